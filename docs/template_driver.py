@@ -16,7 +16,7 @@ from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.errors import FencedError
 from strandline.materialize import driver
-from strandline.materialize.answers import Answers
+from strandline.materialize.driver import Answers
 from strandline.materialize.protocol import messages as m
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.stores import second_row

@@ -148,5 +148,5 @@ def test_the_page_of_threats_names_each_way_in() -> None:
         path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if LISTENS.search(path.read_text())
     }
     listening.remove("bench/alive.py")  # its server accepts nothing, on loopback, while it measures
-    assert listening == {"console/service.py", "persist/notices/push.py", "sources/readers/webhook/server.py"}
+    assert listening == {"console/service.py", "persist/notices.py", "sources/readers/webhook/server.py"}
     assert "`console_at`" in first

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra import notation, types
-from strandline.algebra.formats import Encoding
-from strandline.algebra.messages import RAW, MessageEncoding, MessageFormat
+from strandline.algebra.messages import RAW, Encoding, MessageEncoding, MessageFormat
 from strandline.algebra.schema import ERROR, TIME, Column, Schema
 from strandline.engine.frames.rows import Local, unwrap
 from strandline.engine.messages.decoder import SparkMessages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strandline.wiring.page import page
+from strandline.wiring.registry import page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from tests.materialize.reduce.documents import annotated, same
 
-from strandline.materialize.reduce import rows, values
+from strandline.materialize.reduce import rows, schemas
 from strandline.materialize.reduce.annotations import DELETING, KEYED, Strategy
+from strandline.materialize.reduce.folding import Reducer
 from strandline.materialize.reduce.locations import Annotated
-from strandline.materialize.reduce.reducer import Reducer
 from strandline.materialize.reduce.rows import Rows
-from strandline.materialize.reduce.values import DELETED, add, order
+from strandline.materialize.reduce.schemas import DELETED, add, order
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "reductions.md").read_text()
 EXAMPLES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -89,5 +89,5 @@ def test_the_page_shows_tables() -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     """Damage: an operator relies on a limit that is another one."""
-    assert f"{values.DIGITS_MAX:,} digits" in PAGE
+    assert f"{schemas.DIGITS_MAX:,} digits" in PAGE
     assert f"more than {rows.OPEN_ROWS_MAX:,} rows of one key" in PAGE

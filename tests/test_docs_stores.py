@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.controller.defining.project.files import load
-from strandline.wiring.consensuses import consensus_of
-from strandline.wiring.locations import location_of
+from strandline.wiring.locations import consensus_of, location_of
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "stores.md").read_text()
 SETTINGS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -19,7 +19,7 @@ from strandline.errors import ConfigError
 from strandline.extras import MODULES, TRACES, missing, require
 from strandline.materialize.driver import Constraint, ConstraintKind, Validated, require_all
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring import registry
 from strandline.wiring.assemble import assemble
 

@@ -54,13 +54,13 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
     "store": (
-        ("beside", "clock", "consensus", "keys", "postgres_forms", "seal", "secret", "blob"),
-        ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
+        ("clock", "postgres_forms", "protocols", "seal", "secret"),
+        ("blob_kinds", "consensus_kinds", "memory", "unreliable"),
     ),
     "materialize": (
         ("protocol", "status"),
-        ("driver", "feed", "log", "spool", "stores", "deltas", "answers"),
-        ("line", "reduce", "wire", "schedule"),
+        ("driver", "feed", "log", "spool", "stores"),
+        ("reduce", "wire", "schedule"),
         ("reduced",),
         ("transfer",),
         ("drivers", "runtime"),
@@ -85,7 +85,7 @@ INNER = {
     ),
     "controller": (
         ("instances", "location"),
-        ("assembly", "holding", "planning", "retention", "standing", "published", "language"),
+        ("assembly", "holding", "planning", "retention", "standing", "language"),
         ("commanded", "health", "readers", "syncing"),
         ("introspection", "writing"),
         ("core",),
@@ -94,38 +94,36 @@ INNER = {
     ),
     "sources": (
         ("kinds", "reclock", "spec"),
-        ("invariants", "question", "reader", "status"),
+        ("question", "reader", "status"),
         ("envelopes", "readers", "remap"),
-        ("resume", "steps"),
+        ("steps",),
         ("ingest",),
     ),
     "datasource": (
-        ("options", "rows"),
+        ("rows",),
         ("opened",),
         ("pinned",),
-        ("batch", "keeper", "listing"),
         ("stream",),
-        ("releasing", "source"),
+        ("source",),
         ("sessions",),
     ),
     "sources.readers": (  # no upstream knows of another one
         ("avro_columns", "new_columns", "recorded", "sampled"),
-        ("message_fields", "tabular"),
+        ("tabular",),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (
-        ("costs", "plan", "pruned", "rules", "sink"),
+        ("plan", "rules", "sink"),
         ("lookups", "stage"),
-        ("care", "rehearsal", "sides"),
-        ("afresh", "step_plans"),
+        ("care", "sides"),
         ("step",),
         ("explain", "tick"),
     ),
     "compute.plan": (
-        ("asked", "key", "sql"),
+        ("asked", "sql"),
         ("keys",),
         ("scalars",),
-        ("aggregate", "bounds", "folds", "grouping_sets", "matching", "meaning"),
+        ("aggregate", "matching", "meaning"),
         ("relations",),
         ("subqueries",),
         ("select",),
@@ -135,7 +133,7 @@ INNER = {
 }
 
 ROOM_FILES_MAX = 12
-CROWDED: Mapping[str, str] = {"algebra": "it is a vocabulary: a file a notion, each of which stands alone"}
+CROWDED: Mapping[str, str] = {}
 """Rooms that may hold more files, and why."""
 
 #: Libraries that tie code to one outside system → the modules that may import them.
@@ -188,17 +186,17 @@ CHOOSES = ("wiring", "bench", "testing")
 BY_NAME = frozenset({"wiring.registry"})
 #: Who imports a module by a name that it is given: public names, as ``TYPE_CHECKING`` has them; readers and drivers;
 #: the caller's own functions, and a driver of one's own for `driver check`.
-IMPORTS_A_NAME = frozenset({"lazily", "wiring.kinds", "engine.session.functions", "cli.endpoints"})
+IMPORTS_A_NAME = frozenset({"lazily", "wiring.registry", "engine.session.functions", "cli.endpoints"})
 
 #: A node is taken apart only where its meaning is: its declaration, its care, its rules, its plan, its SQL, its lists;
 #: and where keys and columns are followed through it, which leaves alone what it does not know.
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
-    "algebra.products",
+    "algebra.judged",
     "compute.lookups",
     "compute.plan",
-    "compute.pruned",
+    "compute.lookups",
     "compute.rules",
     "engine.sql.rendering",
     "testing.lists.list_plans",
@@ -207,9 +205,7 @@ TAKES_NODES_APART = (
 
 #: The rooms that command an instance and read its reports, and what of it they never see.
 BEFORE_THE_INSTANCE = ("controller", "client")
-INSIDE_THE_INSTANCE = frozenset(
-    f"strandline.instance.running.{name}" for name in ("dataflows", "deliveries", "feeds", "lanes", "sources", "views")
-)
+INSIDE_THE_INSTANCE = frozenset(f"strandline.instance.running.{name}" for name in ("deliveries", "sources", "views"))
 RUNS_THERE = frozenset(f"{dash}{name}" for name in ("deliveries", "sources", "tables", "views") for dash in ("", "_"))
 
 
@@ -479,7 +475,7 @@ def test_libraries_stay_in_their_rooms() -> None:
         ("persist.machine", "from strandline.engine import session"),
         ("engine.parts", "import strandline.materialize.protocol.fsm"),
         ("sources.ingest", "def later():\n    from strandline.compute.tick import tick"),
-        ("compute.step", "if TYPE_CHECKING:\n    from strandline.controller.location.oracle import Oracle"),
+        ("compute.step", "if TYPE_CHECKING:\n    from strandline.controller.writing import Oracle"),
         ("client.access", "from strandline.testing import doubles"),
         ("controller.core", "from strandline.testing.lists.list_engine import ListEngine"),
         ("errors", "import strandline"),
@@ -499,8 +495,8 @@ def test_the_check_lets_honest_imports_pass() -> None:
 @pytest.mark.parametrize(
     ("room", "module", "text"),
     [
-        ("compute", "compute.rules.join", "from strandline.compute.plan import view"),
-        ("compute.plan", "compute.plan.keys.strands", "from strandline.compute.plan.scalars.scope import Scope"),
+        ("compute", "compute.rules.linear", "from strandline.compute.plan import view"),
+        ("compute.plan", "compute.plan.keys", "from strandline.compute.plan.scalars.context import Scope"),
         ("compute", "compute.care", "from strandline.compute.step import StageRun"),
         ("sources", "sources.readers.files.reader", "from strandline.sources import remap"),
         ("sources.readers", "sources.readers.delta.reader", "from strandline.sources.readers.files import reader"),
@@ -575,8 +571,8 @@ def test_controller_and_instance_meet_in_commands_calls_and_reports() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from strandline.instance.running.dataflows import Dataflows",
-        "from strandline.instance.running import feeds",
+        "from strandline.instance.running.views import Dataflows",
+        "from strandline.instance.running import views",
         "def f(core):\n    return core.require_writing().instance.views",
         "def f(instance):\n    return instance._tables['t']",
     ],

@@ -1,7 +1,7 @@
 """Which long tests, and which of their cases, `make test` runs: a share of them, drawn anew in each run.
 
 A test marked ``drawn(n)`` has many cases that are much alike.  One in ``n`` of them, and one at least, runs in its
-stage; the others belong to `long` in that run.  Another test that takes long (`costs.py`) runs in one run of so many,
+stage; the others belong to `long` in that run.  Another test that takes long (`sides.py`) runs in one run of so many,
 by what it took when that was last recorded: so a run has the same length, however many tests there are that take long.
 A seed decides, which the runner prints and takes (``--draw``).  Without a seed, as when pytest is called by hand, all
 run.

@@ -3,7 +3,7 @@
 A *stage* is a set of tests with pytest processes of its own, so that a Spark session, real servers or killed processes
 never disturb anything else.  Two processes that compute run at a time, and one beside them of a stage that mostly
 waits (`WAITING`).  The tests are dealt to them by the seconds that each file took when that was last recorded
-(`costs.py`), and what takes longest begins first.  What a process prints is shown when it ends, unless there is only
+(`sides.py`), and what takes longest begins first.  What a process prints is shown when it ends, unless there is only
 one.
 
 `stage_of` is a function of a test's path and markers: every test is in exactly one stage, by construction.  The runner

@@ -6,8 +6,7 @@ from datetime import date
 
 import pytest
 
-from strandline.algebra.conditions import Comparison, Condition, Value, implied
-from strandline.algebra.scalar import scalar
+from strandline.algebra.scalar import Comparison, Condition, Value, implied, scalar
 
 
 def said(sql: str) -> list[tuple[str, str, tuple[Value, ...]]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.readable import readable
+from strandline.algebra.notation import readable
 from strandline.cli.shell import tables
 from strandline.cli.terminal.output import as_json, rows_document, rows_table
 from strandline.engine.frames.compare import differences

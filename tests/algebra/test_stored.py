@@ -12,8 +12,7 @@ import pytest
 
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
-from strandline.algebra.stored import Fit, fit, same, type_of
-from strandline.algebra.stored_values import converted
+from strandline.algebra.stored import Fit, converted, fit, same, type_of
 
 LEAVES = [
     *(pa.null(), pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64(), pa.uuid()),

@@ -12,8 +12,7 @@ import pytest
 
 from strandline.bench.ivm import Load, maintain
 from strandline.bench.tpch import contents as tpch
-from strandline.bench.tpch.contents import Contents
-from strandline.bench.tpch.peer import Peer, differences
+from strandline.bench.tpch.contents import Contents, Peer, differences
 from strandline.bench.tpch.spread import Spread
 from strandline.cli import main
 

@@ -13,9 +13,8 @@ from strandline.bench.appends import append_and_open
 from strandline.bench.load import Load, drive
 from strandline.errors import InvalidUsage, StrandlineError
 from strandline.persist.client import PersistClient
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Consensus, Mismatch
 from strandline.store.unreliable import UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 

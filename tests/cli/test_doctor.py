@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from strandline.cli import main
-from strandline.cli.doctor import command, jars, machine, places, servers
+from strandline.cli.doctor import command, machine, places, servers
 from strandline.cli.doctor.finding import Finding, State
-from strandline.cli.doctor.needed import needed
+from strandline.cli.doctor.places import needed
 from strandline.cli.template import create_project
 from strandline.connections.addresses import Address, Listening, Reaching
 from strandline.connections.logins import LogsIn
@@ -31,8 +31,8 @@ from strandline.options import options_of
 from strandline.persist.handles.location import Pair, agree
 from strandline.persist.handles.register import Register
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.memory import MemoryConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.locations import BLOB
 from strandline.wiring.loop import at_once
 from strandline.wiring.registry import DRIVERS, READERS
@@ -451,25 +451,25 @@ def test_a_writer_that_has_ended_is_succeeded_by_its_own_deployment_alone(projec
 # --- jars -------------------------------------------------------------------------------------------------------------
 def test_jars_that_are_not_there_are_named(tmp_path) -> None:
     """Damage: Spark starts, and the first read of a long topic fails for want of a class."""
-    (lacking,) = jars.jars({}, str(tmp_path))
+    (lacking,) = machine.jars({}, str(tmp_path))
     assert (lacking.check, lacking.state) == ("jars", State.MISSING)
-    (lacking,) = jars.jars({"spark.jars": f"{tmp_path}/a.jar"}, None)
+    (lacking,) = machine.jars({"spark.jars": f"{tmp_path}/a.jar"}, None)
     assert (lacking.state, f"{tmp_path}/a.jar" in lacking.found) == (State.MISSING, True)
     (tmp_path / "a.jar").touch()
-    assert [each.state for each in jars.jars({"spark.jars": f"{tmp_path}/a.jar"}, str(tmp_path))] == [State.OK]
-    assert list(jars.jars({}, None)) == []
+    assert [each.state for each in machine.jars({"spark.jars": f"{tmp_path}/a.jar"}, str(tmp_path))] == [State.OK]
+    assert list(machine.jars({}, None)) == []
 
 
 def test_packages_of_maven_are_there_or_can_be_fetched(tmp_path, closed_port, listening) -> None:
     """Damage: a machine without a way to Maven learns of it from a timeout of Spark, minutes later."""
     settings = {"spark.jars.packages": "org.x:a:1", "spark.jars.ivy": str(tmp_path)}
-    (away,) = jars.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{closed_port}"}, None)
+    (away,) = machine.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{closed_port}"}, None)
     assert away.state is State.WRONG
-    (near,) = jars.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{listening}"}, None)
+    (near,) = machine.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{listening}"}, None)
     assert near.state is State.OK
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "org.x_a-1.jar").touch()
-    (here,) = jars.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{closed_port}"}, None)
+    (here,) = machine.jars({**settings, "spark.jars.repositories": f"http://127.0.0.1:{closed_port}"}, None)
     assert (here.state, "fetched before" in here.found) == (State.OK, True)
 
 

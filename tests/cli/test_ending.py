@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from strandline.cli.terminal.ending import INTERRUPTED, ended_by_interrupts
+from strandline.cli.terminal.exits import INTERRUPTED, ended_by_interrupts
 
 WAITING: Final = """
 import signal, threading
-from strandline.cli.terminal.ending import ended_by_interrupts
+from strandline.cli.terminal.exits import ended_by_interrupts
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
 with ended_by_interrupts():

@@ -9,11 +9,10 @@ from typing import Any, cast
 import pytest
 from deployed import BASE, Deployed
 
-from strandline.cli.running import Stop, Wanted, _ticks
-from strandline.cli.terminal.following import SETTINGS_LATER, Following
+from strandline.cli.running import SETTINGS_LATER, Following, Stop, Wanted, _ticks
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report
-from strandline.controller.asking.progress import progress
+from strandline.controller.asking.status import progress
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create

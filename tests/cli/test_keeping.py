@@ -12,12 +12,12 @@ import pytest
 
 import strandline
 from strandline.controller.location.catalog import KEY, Holder
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.spark
 

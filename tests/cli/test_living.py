@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from strandline.cli.terminal.living import Living, bars
+from strandline.cli.terminal.reporting import Living, bars
 from strandline.instance.beginnings import HYDRATING, SNAPSHOTTING, Beginning
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.cli.terminal.moving import Pace, Pacer
+from strandline.cli.terminal.reporting import Pace, Pacer
 from strandline.materialize.status import Counts, Moving, Status
 
 

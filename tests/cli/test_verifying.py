@@ -14,8 +14,8 @@ from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.planning import define
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.persist.handles.register import Register
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.tampering import plant
 
 PROJECT = {

@@ -9,8 +9,7 @@ import pytest
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting
-from strandline.cli.terminal.watching import watch
+from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting, watch
 from strandline.errors import Unavailable
 
 

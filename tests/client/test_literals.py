@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 import strandline
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.algebra.schema import Column
 from strandline.client import Environment
 from strandline.controller.language import literals

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.client.turn import Turn
+from strandline.client.access import Turn
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_wait_that_is_interrupted_leaves_the_turn_to_others(turn: Turn, monkey
             raise KeyboardInterrupt
 
     def asks() -> None:
-        monkeypatch.setattr("strandline.client.turn.threading.Event", Interrupted)
+        monkeypatch.setattr("strandline.client.access.threading.Event", Interrupted)
         with pytest.raises(KeyboardInterrupt), turn:
             said.append("never")
 

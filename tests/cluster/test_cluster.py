@@ -28,7 +28,7 @@ from redis_server import RedisServer
 from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from strandline.engine.parts.aside import HELD_BYTES_MAX
 from strandline.errors import DefinitionError, Unavailable
-from strandline.persist.shard.objects import scratch_prefix
+from strandline.persist.shard.batch import scratch_prefix
 
 pytestmark = [pytest.mark.cluster, pytest.mark.time_limit(900)]
 

@@ -21,10 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from strandline.algebra.nodes import Node, frames
 from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.plan.view import PlannedView, plan_view
-from strandline.compute.rules.phase import Phase, Window, source
+from strandline.compute.rules.rule import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
-from strandline.engine.prepared.leaf import Leaf, Leaves
-from strandline.engine.prepared.plan import CannotPrepareError, compiled
+from strandline.engine.prepared.plan import CannotPrepareError, Leaf, Leaves, compiled
 from strandline.engine.prepared.plans import CONF
 from strandline.engine.session.start import sibling
 from strandline.engine.sql.analysis import SparkAnalyst

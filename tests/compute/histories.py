@@ -16,7 +16,7 @@ import sqlglot
 from strandline.algebra.nodes import Node, Opaque, frames, rebuilt
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.compute.lookups import Lookup, planned
-from strandline.compute.rules.phase import Phase, Window, source
+from strandline.compute.rules.rule import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan
 from strandline.testing.lists import list_engine
 from strandline.testing.lists.list_engine import ListEngine, listed, updates

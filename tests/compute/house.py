@@ -17,9 +17,7 @@ from strandline.compute.stage import split
 from strandline.compute.step import StageRun
 from strandline.compute.tick import tick
 from strandline.errors import EvaluationError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.pace import Pace
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Frontier, Pace, Refresh
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents

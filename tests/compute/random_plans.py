@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from house import INPUTS
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Aggregate, Filter, Get, Negate, Node, Project, Reduce, UnionAll
+from strandline.algebra.nodes import Aggregate, Filter, Get, Negate, Node, Project, Reduce, UnionAll, joined
 from strandline.algebra.scalar import Scalar, columns, scalar
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView

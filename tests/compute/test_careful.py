@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from strandline.algebra.careful import careful
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Negate, Node, Project, Reduce, UnionAll
+from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Negate, Node, Project, Reduce, UnionAll, joined
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Phase, Window, frame
+from strandline.compute.rules.rule import Phase, Window, frame
 from strandline.testing.lists.list_plans import Plans
 
 Frames = Mapping[str, Sequence[dict[str, Any]]]

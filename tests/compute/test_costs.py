@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.compute.costs import COLD, KNOWN_MIN, ROWS_MIN, SHARE_MAX, Costs
+from strandline.compute.sides import COLD, KNOWN_MIN, ROWS_MIN, SHARE_MAX, Costs
 
 HELD = 1_000_000
 CHANGED = 100_000

@@ -22,7 +22,7 @@ import pytest
 from house import INPUTS, LAST, House, failures_of, history_of
 from random_plans import VIEWS, RandomPlans, views_of
 
-from strandline.algebra import pairs, products
+from strandline.algebra import judged
 from strandline.algebra.nodes import Reduce
 from strandline.algebra.scalar import scalar
 from strandline.compute.stage import split
@@ -79,7 +79,7 @@ def lazily(seed: int, branches: int) -> list[tuple[Counter[tuple[Any, ...]], int
     views = {f"v{n}": RandomPlans(chance, takes_away=False).view() for n in range(VIEWS)}
     house = House(views)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "PRODUCTS_MAX", branches)
+        patch.setattr(judged, "PRODUCTS_MAX", branches)
         keep(house, seed, random.Random(seed), 1)
     halves = [house.at(name, time) for name in views for time in range(LAST + 1)]
     return [(rows, sum(errors.values())) for rows, errors in halves]
@@ -106,7 +106,7 @@ def test_rows_and_errors_do_not_depend_on_how_a_view_was_kept(seeds: range) -> N
 def test_a_side_that_is_computed_below_a_join_fails_no_more_than_one_that_is_not(seeds: range) -> None:
     """Damage: a view over many unions has errors for rows that its join drops, or for values that nothing needs."""
     for seed in seeds:
-        assert lazily(seed, 1) == lazily(seed, products.PRODUCTS_MAX), seed
+        assert lazily(seed, 1) == lazily(seed, judged.PRODUCTS_MAX), seed
 
 
 def test_another_process_has_the_same_rows_and_errors() -> None:
@@ -123,7 +123,7 @@ def test_another_process_has_the_same_rows_and_errors() -> None:
 
 def test_a_careful_plan_that_counts_rows_which_are_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the comparison sees no difference between a plan that fails and one that must not."""
-    monkeypatch.setattr(pairs, "possibly", lambda _: scalar("true"))
+    monkeypatch.setattr(judged, "possibly", lambda _: scalar("true"))
     with pytest.raises(AssertionError, match="is kept, and"):
         for seed in range(60):
             agree(seed)

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 from house import LAST, House, Row, held_at, history_of
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Aggregate, Filter, Get, Node, Opaque, Project, Reduce
+from strandline.algebra.nodes import Aggregate, Filter, Get, Node, Opaque, Project, Reduce, joined
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.sink.correction import Updates
 from strandline.compute.tick import tick
 from strandline.errors import EvaluationError, Unsettled
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.testing.doubles import in_turn
 from strandline.testing.simulation.kernel import run_sync

@@ -10,18 +10,17 @@ from typing import Any, Final
 import pytest
 from histories import CATALOG, answer, at, history, maintained
 
-from strandline.algebra.first import First, Order
-from strandline.algebra.nodes import Opaque, Reduce
+from strandline.algebra.nodes import First, Opaque, Order, Reduce
 from strandline.algebra.schema import DIFF, TIME
 from strandline.compute import lookups
 from strandline.compute.plan.view import plan_view
 from strandline.compute.rules import regroup
-from strandline.compute.rules.phase import Window
+from strandline.compute.rules.rule import Window
 from strandline.compute.stage import Stage, delta_plan, split
 from strandline.errors import CollectionError
 from strandline.store.memory import MemoryBlob
 from strandline.testing.lists import list_engine
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine
 
 SHAPES: Final = {

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from strandline.algebra.conditions import Comparison, Condition
-from strandline.algebra.first import First, Order
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Aggregate, Filter, Get, Key, Node, Opaque, Project, Reduce, UnionAll, frames
-from strandline.algebra.scalar import Scalar, column, scalar
+from strandline.algebra.nodes import (
+    Aggregate,
+    Filter,
+    First,
+    Get,
+    Key,
+    Node,
+    Opaque,
+    Order,
+    Project,
+    Reduce,
+    UnionAll,
+    frames,
+    joined,
+)
+from strandline.algebra.scalar import Comparison, Condition, Scalar, column, scalar
 from strandline.compute.lookups import Lookup, Place, planned
 from strandline.compute.rules.accumulate import accumulate
 from strandline.compute.rules.keyed import keyed
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Phase, Window, frame
 from strandline.compute.rules.regroup import regroup
+from strandline.compute.rules.rule import Phase, Window, frame
 
 
 def get(name: str, *names: str) -> Get:

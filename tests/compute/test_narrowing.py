@@ -14,14 +14,12 @@ import pytest
 from histories import TABLE, Row, history
 from sqlglot import exp
 
-from strandline.algebra.conditions import Comparison, Condition, implied
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Filter, Get, Node, Project, UnionAll, frames
-from strandline.algebra.scalar import Scalar, column, scalar
+from strandline.algebra.nodes import Filter, Get, Node, Project, UnionAll, frames, joined
+from strandline.algebra.scalar import Comparison, Condition, Scalar, column, implied, scalar
 from strandline.algebra.schema import DIFF, TIME
 from strandline.compute import lookups
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Phase, Window, source
+from strandline.compute.rules.rule import Phase, Window, source
 from strandline.store.memory import MemoryBlob
 from strandline.testing.lists import list_engine
 from strandline.testing.lists.list_engine import ListEngine, listed

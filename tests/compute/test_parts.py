@@ -11,15 +11,14 @@ import pytest
 from house import INPUTS, LAST, House, history_of
 from random_plans import RandomPlans
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Project, UnionAll
+from strandline.algebra.nodes import Project, UnionAll, joined
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.explain import explain
-from strandline.compute.plan.asked import growth
+from strandline.compute.plan import asked
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import split
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 
 def layered(seed: int) -> PlannedView:
@@ -51,9 +50,9 @@ def kept(view: PlannedView, seed: int) -> list[tuple[Counter[Any], bool]]:
 @pytest.mark.parametrize("seed", [0, 2, 3, 5, 6])
 def test_a_view_holds_the_same_whatever_it_stores_of_its_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a stored part misses updates, or counts them twice, and the view drifts for ever."""
-    monkeypatch.setattr(growth, "STEP_NODES_STORED", 0)
+    monkeypatch.setattr(asked, "STEP_NODES_STORED", 0)
     view = layered(seed)
-    stored = replace(view, parts=growth.shared_parts(view.plan, lambda _: True))
+    stored = replace(view, parts=asked.shared_parts(view.plan, lambda _: True))
     assert len(split(stored, "v")) == len(split(view, "v")) + len(stored.parts) >= 2
     assert kept(stored, seed) == kept(view, seed)
 
@@ -69,7 +68,7 @@ def test_a_view_says_what_it_stores_of_its_parts(monkeypatch: pytest.MonkeyPatch
     """Damage: `explain` does not say why a view writes more than its rows."""
     whole = plan_view(LAYERED, INPUTS, ListAnalyst())
     assert whole.parts == ()
-    monkeypatch.setattr(growth, "STEP_NODES_STORED", 0)
+    monkeypatch.setattr(asked, "STEP_NODES_STORED", 0)
     view = plan_view(LAYERED, INPUTS, ListAnalyst())
     assert view.parts
     told = str(explain(view, split(view, "v")))

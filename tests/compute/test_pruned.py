@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strandline.algebra.first import First, Order
-from strandline.algebra.joins import joined
 from strandline.algebra.nodes import (
     NOTHING,
     Accumulate,
@@ -13,18 +11,21 @@ from strandline.algebra.nodes import (
     Aggregate,
     Failing,
     Filter,
+    First,
     Get,
     Node,
+    Order,
     Project,
     Regroup,
     Replay,
     Restrict,
     UnionAll,
     children,
+    joined,
     stored_columns,
 )
 from strandline.algebra.scalar import Scalar, column, columns, scalar
-from strandline.compute.pruned import pruned
+from strandline.compute.lookups import pruned
 
 
 def nodes(node: Node) -> Iterator[Node]:

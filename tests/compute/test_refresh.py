@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from random_plans import views_of
 from test_definite_errors import keep
 
-from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import EMPTY, Every, Frontier, Refresh
 from strandline.testing.simulation.kernel import run_sync
 
 

@@ -9,13 +9,12 @@ import pytest
 from histories import Row, history
 from test_narrowing import evaluated, side
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Filter, Get, Node, Project, frames
+from strandline.algebra.nodes import Filter, Get, Node, Project, frames, joined
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, TIME
 from strandline.compute import lookups
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Window, source
+from strandline.compute.rules.rule import Window, source
 
 SEEDS: Final = range(60)
 WINDOW: Final = Window(frozenset({"s"}), (5, 6))

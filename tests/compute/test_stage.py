@@ -14,9 +14,9 @@ from strandline.compute import stage as stage_module
 from strandline.compute.explain import explain
 from strandline.compute.plan.view import plan_view
 from strandline.compute.rules import accumulate, registry
-from strandline.compute.rules.phase import Window
+from strandline.compute.rules.rule import Window
 from strandline.compute.stage import delta_plan, split
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 QUERIES: Final = {
     "filter": "SELECT shop, qty + 1 AS more FROM sales WHERE qty > 1 OR product IS NULL",

@@ -6,7 +6,7 @@ import pytest
 from workshop import Workshop
 
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.testing.simulation.kernel import run_sync
 
 

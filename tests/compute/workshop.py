@@ -13,13 +13,13 @@ from strandline.compute.stage import LINEAR, Stage
 from strandline.compute.step import StageRun
 from strandline.compute.tick import TickReport, tick
 from strandline.errors import Indeterminate
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.lists.list_engine import Listed, ListEngine, listed, updates
 from strandline.testing.simulation.kernel import run_sync

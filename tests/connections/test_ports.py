@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.connections.addresses import Address
-from strandline.connections.ports import Refusal, cannot_listen, refusal
+from strandline.connections.addresses import Address, Refusal, cannot_listen, refusal
 from strandline.console.service import _bound
 from strandline.errors import ConfigError
 from strandline.instance.carriers.access import Address as Place

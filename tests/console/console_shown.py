@@ -16,8 +16,8 @@ from strandline.console.service import listening
 from strandline.console.watch import Watch
 from strandline.problem import told
 from strandline.serving import Door
-from strandline.serving.traffic.counting import Traffic
-from strandline.store.system import SystemIds
+from strandline.serving.traffic import Traffic
+from strandline.store.clock import SystemIds
 
 BEGUN_MS = 1_790_000_000_000
 

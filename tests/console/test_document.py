@@ -10,11 +10,10 @@ import pytest
 
 from console_shown import BEGUN_MS, Console, Hands, Shown, an_hour, item, shown
 from strandline.console.health import health, reasons, reasons_of
-from strandline.console.history import ITEMS_MAX, POINTS, History
-from strandline.console.watch import COUNT_EVERY_MS, LOOK_S, Watch
+from strandline.console.watch import COUNT_EVERY_MS, ITEMS_MAX, LOOK_S, POINTS, History, Watch
 from strandline.errors import Unavailable
 from strandline.problem import Problem, Stopped, Way, cases_of, joined, told
-from strandline.serving.traffic.counting import Traffic
+from strandline.serving.traffic import Traffic
 
 GONE = Problem(
     "gone",

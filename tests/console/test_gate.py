@@ -17,8 +17,8 @@ from strandline.console.service import at
 from strandline.controller.location.config import Config, config_from
 from strandline.errors import ConfigError
 from strandline.serving import Door
+from strandline.store.clock import SystemIds
 from strandline.store.secret import Secret
-from strandline.store.system import SystemIds
 
 TOKEN = "a-token-that-is-not-shown"
 FORM = {"content-type": "application/x-www-form-urlencoded"}

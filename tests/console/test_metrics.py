@@ -11,10 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from console_shown import Console, Hands, Shown, figures_of, item, shown
-from strandline.console.declared import COUNTER, DECLARED, HISTOGRAM, page
-from strandline.console.metrics import Metrics
+from strandline.console.metrics import COUNTER, DECLARED, HISTOGRAM, Metrics, page
 from strandline.console.watch import Watch
-from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic
+from strandline.serving.traffic import CHANGE, QUERY, Traffic
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "docs" / "grafana" / "strandline.json").read_text())
@@ -39,7 +38,7 @@ def of(found: Any, name: str, /, **labels: str) -> float:
 def test_the_page_has_each_metric_and_no_other() -> None:
     """Damage: an alert is written for a metric that there is not, and never fires."""
     text = (ROOT / "docs" / "metrics.md").read_text()
-    assert page() in text, "write the table of docs/metrics.md anew (strandline.console.declared.page)"
+    assert page() in text, "write the table of docs/metrics.md anew (strandline.console.metrics.page)"
     named = set(re.findall(r"\bstrandline_\w+", text))
     assert named <= SERIES.keys() | {each.name for each in DECLARED}
 

@@ -12,7 +12,7 @@ from console_shown import BEGUN_MS, Hands
 from strandline.console.traces import ENDPOINTS, traces
 from strandline.controller.location.config import Config, config_from
 from strandline.errors import ConfigError
-from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic
+from strandline.serving.traffic import CHANGE, QUERY, Traffic
 from trace_collector import Collector, collecting, told
 
 NS = 1_000_000

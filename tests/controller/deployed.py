@@ -21,7 +21,7 @@ from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.preparing.planned import deploy, deployment
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Fuse, HandClock

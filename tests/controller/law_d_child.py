@@ -17,9 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
 import strandline
 from compiled import COMPILED
-from strandline.cli.demo.data import load
-from strandline.cli.demo.definitions import VIEWS, write_project
-from strandline.cli.demo.schedule import schedule
+from strandline.cli.demo.data import VIEWS, load, schedule, write_project
 from strandline.controller.defining.project.files import load as load_project
 from strandline.engine.session.start import SHORT_LIVED_JAVA
 

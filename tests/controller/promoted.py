@@ -22,8 +22,8 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Item, View
 from strandline.controller.preparing.preparation import Preparation
 from strandline.errors import AsOfError, FencedError, Indeterminate, StoreError
-from strandline.store.consensus import CompareAndSet, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import CompareAndSet, Versioned
 from strandline.testing.doubles import CountingIds, Crash, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed

@@ -11,7 +11,7 @@ import pytest
 from tests.controller.ways.site import Site, follow
 from tests.controller.ways.test_files import OLD_NS, Lines
 
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.messages import DatedFile, FileFormat
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.controller.introspection.relations import RELATIONS, Known
 from strandline.controller.observing.figures import figures

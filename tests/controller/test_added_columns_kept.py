@@ -14,7 +14,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.changing import tables
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import Table
-from strandline.controller.preparing.deploying import deployment
+from strandline.controller.preparing.planned import deployment
 from strandline.errors import DefinitionError, Unavailable
 from strandline.instance.tables import Change
 from strandline.persist.shard.evolution import parse_schema

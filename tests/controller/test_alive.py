@@ -17,10 +17,10 @@ from strandline.controller.core import Core
 from strandline.controller.defining import creating, definitions
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.config import Config, Mode
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.instance.problems import LONG_S
 from strandline.persist.shard.patience import Deadline
-from strandline.store.beside import Beside
+from strandline.store.clock import Beside
 from strandline.testing.doubles import HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.wiring.loop import RunningTask, side_by_side

@@ -11,8 +11,8 @@ from typing import Any
 from tests.controller.instances.apart import TABLE, Site, run
 
 from strandline.bench.environment import VIEWS
-from strandline.frontier.antichain import Frontier
-from strandline.store.consensus import CompareAndSet
+from strandline.frontier import Frontier
+from strandline.store.protocols import CompareAndSet
 
 NAMES = ("one", "two", "three")
 LOOKS = 6_000

@@ -12,7 +12,7 @@ import pytest
 from strandline.bench.measured import Edit, opened
 from strandline.controller.asking.verification import verify
 from strandline.controller.defining.explaining import explain_view
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path

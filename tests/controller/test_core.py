@@ -19,12 +19,11 @@ from strandline.controller import planning
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
-from strandline.controller.health import MERGES
+from strandline.controller.health import MERGES, PROBLEMS, Published
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, CreateView, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Source, Table
-from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -36,15 +35,14 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
-from strandline.materialize.schedule.pace import Pace, Schedule
-from strandline.materialize.splits.task import Splits
+from strandline.materialize.schedule import Pace, Schedule
+from strandline.materialize.splits import Splits
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_assembly import ListAnalyst, list_assembly
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.loop import LoopThread

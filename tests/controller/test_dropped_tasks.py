@@ -16,7 +16,7 @@ from strandline.controller.location.items import Materialization
 from strandline.errors import CorruptionError, FencedError, Unavailable
 from strandline.instance.tasks import fence_task
 from strandline.materialize.log import RecoveryLog
-from strandline.materialize.splits.task import Splits
+from strandline.materialize.splits import Splits
 
 DROP = Drop("materialization", "out", if_exists=False)
 

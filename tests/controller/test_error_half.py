@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from strandline.algebra import products
+from strandline.algebra import judged
 from strandline.client import Environment
 from strandline.errors import CollectionError, DefinitionError
 
@@ -96,7 +96,7 @@ def test_what_a_join_drops_is_no_error_though_it_is_computed_below(
     place: Place, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a row fails a view that it has no part in, when it is kept in one way and not in another."""
-    monkeypatch.setattr(products, "PRODUCTS_MAX", 1)
+    monkeypatch.setattr(judged, "PRODUCTS_MAX", 1)
     made = "SELECT x.id, q, name FROM (SELECT id, explode(sequence(1, 10 DIV n)) AS q FROM t) x JOIN u ON x.id = u.k"
     branches = "SELECT id, 10 DIV n AS q, s FROM t UNION ALL SELECT id, id, s FROM t WHERE 10 DIV n > 2"
     with place.open() as env:

@@ -26,14 +26,14 @@ from strandline.errors import (
     Unavailable,
     is_wait,
 )
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.sources.ingest import Ingestion
 from strandline.sources.status import Status
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.testing.lists.list_assembly import list_assembly

@@ -10,7 +10,7 @@ import pytest
 from tests.controller.conftest import Place
 
 from strandline.client import Environment
-from strandline.compute import costs, sides, step
+from strandline.compute import sides, step
 
 pytestmark = pytest.mark.views
 
@@ -76,8 +76,8 @@ def test_a_large_window_that_is_computed_anew_is_exact_at_each_of_its_times(
         for name, sql in SQL.items():
             env.execute(f"CREATE MATERIALIZED VIEW {name} AS {sql}")
         env.tick()
-        monkeypatch.setattr(costs, "ROWS_MIN", 0)
-        monkeypatch.setattr(costs, "SHARE_MAX", 0.0)
+        monkeypatch.setattr(sides, "ROWS_MIN", 0)
+        monkeypatch.setattr(sides, "SHARE_MAX", 0.0)
         times = [env.execute(change) for change in CHANGES]
         env.tick()
         assert {last["window"] for last in _last_steps(env)} == {step.ANEW}

@@ -15,14 +15,14 @@ import pytest
 from strandline.bench.environment import Place, _define, over_lists
 from strandline.controller.asking import status
 from strandline.controller.core import Core
+from strandline.controller.health import PROBLEMS, Published
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import CorruptionError, Indeterminate, Unavailable
 from strandline.instance.problems import LONG_S
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import ATTEMPTS_MAX
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.loop import RunningTask, side_by_side

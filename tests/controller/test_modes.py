@@ -15,7 +15,7 @@ from strandline.client.access import Access
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import AsOfError, ConfigError, CorruptionError, DefinitionError, InvalidUsage
-from strandline.persist.notices import push
+from strandline.persist import notices
 from strandline.wiring.assemble import assemble
 from strandline.wiring.loop import LoopThread
 
@@ -70,8 +70,8 @@ def test_an_independent_environment_makes_no_change_and_no_connection(filled, mo
         raise AssertionError("it connects")
 
     with filled.open():  # a writer, which serves notices
-        monkeypatch.setattr(push.PushClient, "connect", connects)
-        monkeypatch.setattr(push.PushServer, "serve", connects)
+        monkeypatch.setattr(notices.PushClient, "connect", connects)
+        monkeypatch.setattr(notices.PushServer, "serve", connects)
         location = f"file://{filled.root}"
         assembly = assemble(location, spark=filled.spark, consensus=None, config=Config(), mode=Mode.INDEPENDENT)
         assembly = replace(assembly, blob=Refusing(assembly.blob), consensus=Refusing(assembly.consensus))

@@ -22,7 +22,7 @@ from strandline.controller.location.items import View
 from strandline.controller.preparing.preparation import Preparation, ask, settle, withdraw
 from strandline.errors import ConfigError, DefinitionError, FencedError, InvalidUsage
 from strandline.persist.shard.state import ShardState
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync
 

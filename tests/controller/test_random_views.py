@@ -44,7 +44,7 @@ from tests.controller.conftest import Place
 from strandline.algebra.schema import DIFF, TIME, Column, Schema, quote
 from strandline.client import Environment
 from strandline.compute.plan.meaning import meaning
-from strandline.compute.plan.sql.dialect import parse, relations
+from strandline.compute.plan.sql import parse, relations
 from strandline.controller.asking.reads import latest, updates
 from strandline.controller.holding import Hold
 from strandline.engine.prepared import plans

@@ -16,8 +16,7 @@ from strandline.controller.language.statements import CreateSource, CreateTable,
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.errors import AsOfError, DefinitionError, Indeterminate
-from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import EMPTY, Frontier, Refresh
 from strandline.testing.simulation.kernel import run_sync
 
 HOURS: Final = TICK_MS

@@ -11,7 +11,7 @@ from test_replacing import DOUBLED, FIRST, begun, execute, meant, replacing
 
 from strandline.compute.step import StageRun
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.testing.simulation.kernel import run_sync
 
 STANDS: Final = 3

@@ -21,7 +21,7 @@ from strandline.controller.location import dropped
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
 from strandline.errors import AsOfError, DefinitionError, StrandlineError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.fsck import check_location
 from strandline.testing.simulation.kernel import run_sync
 

@@ -18,7 +18,7 @@ from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import View
 from strandline.controller.location.version import asked_for
-from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.preparing.planned import deploy, deployment
 from strandline.controller.preparing.preparation import ask
 from strandline.controller.writing import Writing
 from strandline.errors import AsOfError, ConfigError, Indeterminate, InvalidUsage

@@ -22,7 +22,7 @@ from strandline.controller.location.config import Config, Mode, config_from
 from strandline.controller.location.items import View
 from strandline.controller.retention import NONE, TICKS_BETWEEN, Policy, kept_shards, view_limits, wanted_sinces
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.simulation.kernel import run_sync

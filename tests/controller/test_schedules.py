@@ -12,7 +12,7 @@ from contents_of import contents
 from strandline.bench.environment import ITEMS, VIEWS, Place, _change, over_lists
 from strandline.client.environment import Environment
 from strandline.controller.asking import status
-from strandline.controller.asking.progress import progress
+from strandline.controller.asking.status import progress
 from strandline.controller.core import Core
 from strandline.controller.defining.altering import alter
 from strandline.controller.defining.creating import create

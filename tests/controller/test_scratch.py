@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.controller.asking.housekeeping import sweep_scratch
-from strandline.persist.shard.objects import parts_prefix, scratch_prefix
+from strandline.persist.shard.batch import parts_prefix, scratch_prefix
 from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.store.memory import MemoryBlob
 from strandline.testing.simulation.kernel import run_sync

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.datasource.options import Options
+from strandline.datasource.opened import Options
 from strandline.options import lines
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()

@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.datasource.opened import opened
-from strandline.datasource.options import Place
+from strandline.datasource.opened import Place, opened
 
 pytestmark = [pytest.mark.spark, pytest.mark.time_limit(900)]
 

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 import strandline
 from strandline.controller.retention import TICKS_BETWEEN
 from strandline.datasource import release, streams
-from strandline.datasource.keeper import keeper
-from strandline.datasource.opened import opened
-from strandline.datasource.options import Place
+from strandline.datasource.opened import Place, opened
+from strandline.datasource.sessions import keeper
 from strandline.engine.frames.ddl import schema_of
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError
 from strandline.persist.shard.state import ShardState

@@ -20,13 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.datasource.rows import planning, scan, shares, updates
-from strandline.datasource.rows.planning import planned
-from strandline.datasource.rows.scan import Look
+from strandline.datasource.rows import scan
+from strandline.datasource.rows.scan import Look, planned
 from strandline.engine.frames import inline
 from strandline.engine.parts.part_store import PartStore
 from strandline.errors import CollectionError, CorruptionError
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.handles.contents import Contents
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart, Part, Window
 
@@ -112,16 +111,14 @@ def naive(history: Sequence[Update], look: Look, lower: int, upper: int, advance
     return Counter({row: count for row, count in found.items() if count})
 
 
-def read(store: PartStore, contents: Contents, look: Look) -> tuple[Counter[str], list[shares.Share]]:
+def read(store: PartStore, contents: Contents, look: Look) -> tuple[Counter[str], list[scan.Share]]:
     """Return what all tasks give together, and the tasks."""
     found: Counter[str] = Counter()
     tasks = planned(store, contents)
     for task in tasks:
-        for table in scan.given(store, shares.decode(shares.encode(task)), look):
+        for table in scan.given(store, scan.decode(scan.encode(task)), look):
             whole = (
-                table
-                if look.times
-                else pa.concat_tables([table.slice(0, 0).drop_columns([DIFF]), *updates.copies(table)])
+                table if look.times else pa.concat_tables([table.slice(0, 0).drop_columns([DIFF]), *scan.copies(table)])
             )
             for row in whole.to_pylist():
                 diff = row.pop(DIFF, 1)
@@ -130,9 +127,7 @@ def read(store: PartStore, contents: Contents, look: Look) -> tuple[Counter[str]
     return Counter({row: count for row, count in found.items() if count}), tasks
 
 
-def the_same(
-    store: PartStore, history: Sequence[Update], look: Look, window: tuple[int, int, int]
-) -> set[shares.Gives]:
+def the_same(store: PartStore, history: Sequence[Update], look: Look, window: tuple[int, int, int]) -> set[scan.Gives]:
     """Hold a read against its definition; return the ways in which its tasks read."""
     found, tasks = read(store, contents_of(store, history, *window), look)
     assert found == naive(history, look, *window)
@@ -142,15 +137,15 @@ def the_same(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make everything large: a handful of updates takes several tasks."""
-    monkeypatch.setattr(shares, "TASK_ROWS", 4)
-    monkeypatch.setattr(shares, "ALONE_ROWS_MAX", 6)
-    monkeypatch.setattr(shares, "WITHDRAWN_ROWS_MAX", 24)
+    monkeypatch.setattr(scan, "TASK_ROWS", 4)
+    monkeypatch.setattr(scan, "ALONE_ROWS_MAX", 6)
+    monkeypatch.setattr(scan, "WITHDRAWN_ROWS_MAX", 24)
 
 
 @pytest.mark.usefixtures("small")
 def test_tasks_give_what_the_history_adds_up_to(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Damage: a program of Spark's counts a row twice, misses one, or sees one that was withdrawn."""
-    ways: set[shares.Gives] = set()
+    ways: set[scan.Gives] = set()
 
     @given(histories(), st.integers(0, LAST - 1), st.sampled_from(SOME_COLUMNS), st.booleans())
     @settings(max_examples=120)
@@ -162,7 +157,7 @@ def test_tasks_give_what_the_history_adds_up_to(tmp_path_factory: pytest.TempPat
             ways.update(the_same(store, history, look, (time, LAST, time)))
 
     holds()
-    assert ways == {*shares.Gives}, "not every way to read was taken"
+    assert ways == {*scan.Gives}, "not every way to read was taken"
 
 
 def some(tmp_path: Path) -> tuple[PartStore, list[Update], Look]:
@@ -175,9 +170,9 @@ def some(tmp_path: Path) -> tuple[PartStore, list[Update], Look]:
 def test_a_planted_task_that_is_given_twice_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the comparison above could not fail: here the updates of a part are counted twice."""
     store, history, look = some(tmp_path)
-    assert the_same(store, history, look, (0, LAST, LAST - 1)) == {shares.Gives.OTHERS, shares.Gives.WITHDRAWN}
-    plan = planning.shares
-    monkeypatch.setattr(planning, "shares", lambda known, cuts: [*plan(known, cuts), plan(known, cuts)[0]])
+    assert the_same(store, history, look, (0, LAST, LAST - 1)) == {scan.Gives.OTHERS, scan.Gives.WITHDRAWN}
+    plan = scan.shares
+    monkeypatch.setattr(scan, "shares", lambda known, cuts: [*plan(known, cuts), plan(known, cuts)[0]])
     with pytest.raises(AssertionError):
         the_same(store, history, look, (0, LAST, LAST - 1))
 
@@ -188,7 +183,7 @@ def test_a_planted_task_that_forgets_what_was_withdrawn_is_caught(
 ) -> None:
     """Damage: the comparison above could not fail: here a task gives rows that another part withdraws."""
     store, history, look = some(tmp_path)
-    monkeypatch.setattr(updates, "among", lambda table, _: np.zeros(table.num_rows, np.bool_))
+    monkeypatch.setattr(scan, "among", lambda table, _: np.zeros(table.num_rows, np.bool_))
     with pytest.raises((AssertionError, CollectionError)):
         the_same(store, history, look, (0, LAST, LAST - 1))
 
@@ -198,7 +193,7 @@ def test_ranges_read_only_row_groups_that_reach_into_them(tmp_path: Path, monkey
     schema = Schema((Column("k", "bigint"),))
     store, many = PartStore(tmp_path), 1000
     for name, most in (("TASK_ROWS", 300), ("ALONE_ROWS_MAX", 10), ("WITHDRAWN_ROWS_MAX", 10)):
-        monkeypatch.setattr(shares, name, most)
+        monkeypatch.setattr(scan, name, most)
     parts = []
     for number in range(4):
         keys = np.arange(number * many, (number + 1) * many)

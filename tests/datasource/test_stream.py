@@ -21,8 +21,7 @@ import pytest
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.items import Collected, Table
-from strandline.datasource.opened import Door
-from strandline.datasource.options import Place
+from strandline.datasource.opened import Door, Place
 from strandline.datasource.pinned import Pinned
 from strandline.datasource.rows import scan
 from strandline.datasource.stream import Offset, Stream
@@ -32,11 +31,11 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager
 from strandline.errors import AsOfError, DefinitionError
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.frontier import EMPTY, TIME_MAX, Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, StageRequest
+from strandline.persist.handles.read import SinceHandle
 from strandline.persist.handles.register import Register
-from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import NOTHING, InlinePart, Staged
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from strandline.cli.demo import data, proof, schedule
+from strandline.cli.demo import data, proof
 from strandline.cli.demo.proof import Difference, difference
 
 
@@ -43,7 +43,7 @@ def flights():
 
 def test_every_flight_and_every_hour_of_weather_arrives_once(flights):
     """The demo would run on less than it says."""
-    steps = schedule.schedule(flights)
+    steps = data.schedule(flights)
     arrived = Counter()
     for step in steps:
         assert step.rows == sum(content.count("\n") - 1 for _, _, content in step.files)
@@ -57,7 +57,7 @@ def test_every_flight_and_every_hour_of_weather_arrives_once(flights):
 @pytest.mark.parametrize("days", range(1, 32))
 def test_every_slice_has_a_kill_a_renamed_airline_and_a_corrected_day_that_came_before(flights, days):
     """A short demo would leave out what makes it hard."""
-    steps = schedule.schedule(flights, days=days, months=1)
+    steps = data.schedule(flights, days=days, months=1)
     assert sum(step.kill for step in steps) == 1
     assert sum(bool(step.statements) for step in steps) == 1
     names = [name for step in steps for source, name, _ in step.files if source == "flights"]

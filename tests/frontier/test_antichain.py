@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.frontier.antichain import EMPTY, MINIMUM, TIME_MAX, Frontier, join, meet
+from strandline.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier, join, meet
 
 times = st.integers(0, TIME_MAX)
 frontiers = st.one_of(st.just(EMPTY), st.builds(Frontier, st.integers(0, 5)), st.builds(Frontier, times))

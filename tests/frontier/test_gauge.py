@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 
 offsets = st.builds(Offsets, st.dictionaries(st.sampled_from("abc"), st.integers(0, 4)))
 NONE = Offsets()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import EMPTY, TIME_MAX, Every, Frontier, Refresh
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "refresh_rounding.json").read_text())["cases"]
 GREATEST = 2**64 - 1

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames import inline
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record, digest
 from strandline.persist.handles.register import Register

@@ -10,15 +10,15 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.engine.frames import inline
-from strandline.engine.parts import footers
-from strandline.frontier.antichain import Frontier
+from strandline.engine.parts import part_store
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.fsck import check_location
 from strandline.persist.handles.register import Register
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import BlobPart, InlinePart
-from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Versioned
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
 
@@ -87,8 +87,8 @@ def test_every_row_is_what_it_was(golden):
             table = inline.decode("orders/Ä", part, schema)
         else:
             data = run_sync(client.blob.get(part.key))
-            footers.check(part, len(data), lambda start, length, data=data: data[start : start + length])
-            table = inline.conform(footers.load(part, data), inline.update_schema(schema))
+            part_store.check(part, len(data), lambda start, length, data=data: data[start : start + length])
+            table = inline.conform(part_store.load(part, data), inline.update_schema(schema))
         assert table.select(["k", "n", "new"]).to_pylist() == rows
         kinds.append((type(part), part.window.advance))
     assert kinds == [(InlinePart, 2), (BlobPart, 4)]

@@ -7,7 +7,7 @@ import re
 
 from dockerfile import ROOT, command, stages
 from strandline.cli.doctor import command as doctoring
-from strandline.cli.doctor import jars, machine, needed, places, servers
+from strandline.cli.doctor import machine, places, servers
 from strandline.cli.doctor.servers import CONNECT_SECONDS_MAX
 from strandline.connections.logins import LOGIN_SECONDS_MAX
 from strandline.extras import MODULES
@@ -28,7 +28,7 @@ def test_the_page_has_every_extra() -> None:
 
 def test_the_page_has_every_check() -> None:
     """Damage: an operator reads a line of `doctor` that no page explains."""
-    text = "".join(map(inspect.getsource, (doctoring, jars, machine, needed, places, servers)))
+    text = "".join(map(inspect.getsource, (doctoring, machine, machine, places, places, servers)))
     assert first_column("| check |") | {"reference"} == set(
         re.findall(r"\b(?:ok|missing|wrong)\(\s*\"([^\"]+)\"", text)
     )

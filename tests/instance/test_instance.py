@@ -16,7 +16,7 @@ from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, SourceError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.instance.commands import Advance, Collection, Command, Output, RunDataflow, RunIndex, RunIngestion
 from strandline.instance.indexes.index import Index
 from strandline.instance.instance import Equipment, Instance

@@ -19,7 +19,7 @@ from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.instance.tables import Change
 from strandline.materialize.status import Moving, Status
-from strandline.persist.notices.push import PushClient
+from strandline.persist.notices import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly

@@ -10,12 +10,12 @@ import pytest
 
 from strandline.errors import FencedError
 from strandline.instance.loop import Loop, bring
-from strandline.instance.running.lanes import Lanes
+from strandline.instance.running.views import Lanes
 from strandline.persist.shard.patience import Deadline
-from strandline.store.beside import Inline
+from strandline.store.clock import Inline
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import HandClock
-from strandline.testing.simulation.choices import every_list
+from strandline.testing.simulation.exploration import every_list
 from strandline.testing.simulation.kernel import Fate, IoPoint, Simulation, run_sync
 from strandline.testing.simulation.places import SimClock
 

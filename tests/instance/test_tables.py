@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.controller.location.oracle import Oracle
+from strandline.controller.writing import Oracle
 from strandline.errors import FencedError, InvalidUsage
 from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, OpenTable, Statement, commit

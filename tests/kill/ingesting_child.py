@@ -15,20 +15,20 @@ from pathlib import Path
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.antichain import as_time
+from strandline.frontier import as_time
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.ingest import Ingestion
-from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.lists.list_engine import ListEngine
 
 EPOCH = 1

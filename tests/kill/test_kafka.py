@@ -30,13 +30,13 @@ from kafka_server import KafkaServer
 from strandline.cli import main
 from strandline.cli.terminal.opening import Opener
 from strandline.controller.location.catalog import CatalogStore, Source
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
 from strandline.sources.remap import RemapShard
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 
 PARTITIONS = 8
 TICK_MS = 100

@@ -29,8 +29,8 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.lists.list_engine import ListEngine, listed
 
 CHILD = Path(__file__).parent / "ingesting_child.py"

@@ -23,7 +23,7 @@ from random import Random
 import pytest
 
 from strandline.cli import main
-from strandline.cli.demo import data, definitions, proof, story
+from strandline.cli.demo import data, proof, story
 from strandline.cli.terminal import opening
 from strandline.cli.terminal.opening import Opener
 from strandline.controller.location.catalog import CatalogStore
@@ -34,8 +34,8 @@ from strandline.sources.readers.files.reader import PARTITION
 from strandline.sources.readers.files.sequence import FileSequence
 from strandline.sources.remap import RemapShard
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 
 SEED = 20130101
 TICK_MS = 100
@@ -74,7 +74,7 @@ class Town:
         self.root, self.spark = root, spark
         self.data = data.load()
         self.days = iter(sorted(self.data.flights.days))
-        definitions.write_project(root)
+        data.write_project(root)
         self.logs: list[Path] = []
 
     def arrive(self) -> None:
@@ -82,11 +82,11 @@ class Town:
         month, day = next(self.days)
         for source, lines in (("flights", self.data.flights), ("weather", self.data.weather)):
             name = f"{data.YEAR}-{month:02}-{day:02}.csv"
-            story.arrive(self.root / definitions.INCOMING / source / name, lines.file(lines.of((month, day))))
+            story.arrive(self.root / data.INCOMING / source / name, lines.file(lines.of((month, day))))
 
     def prepare(self) -> None:
         """Create everything, fill the table, and let the first day in; in this process, so that it costs no JVM."""
-        incoming = self.root / definitions.INCOMING
+        incoming = self.root / data.INCOMING
         story.arrive(incoming / "airports" / "airports.csv", self.data.airports)
         story.arrive(incoming / "planes" / "planes.csv", self.data.planes)
         self.arrive()
@@ -111,7 +111,7 @@ class Town:
             self._window(process)
         used = self._used()
         for _ in range(WINDOWS, WINDOWS_MAX):
-            if used < len(definitions.VIEWS):
+            if used < len(data.VIEWS):
                 self._window(process)
                 used = self._used()
         self.arrive()
@@ -126,9 +126,7 @@ class Town:
         """Return how many stages stepped last by a prepared plan, or looked up in an arrangement."""
         opener = Opener(self.spark)
         with opener.reading(opener.project(self.root), sys.stderr.write) as env:
-            stages = {
-                stage["name"]: stage["last_step"] for view in definitions.VIEWS for stage in env.explain(view).stages
-            }
+            stages = {stage["name"]: stage["last_step"] for view in data.VIEWS for stage in env.explain(view).stages}
         steps = [step for step in stages.values() if step is not None]
         return sum(step["plan"] == "prepared" or "probe" in step["access"].values() for step in steps)
 
@@ -159,7 +157,7 @@ class Town:
         return found
 
     def _records(self, source: str, file: str) -> int:
-        return (self.root / definitions.INCOMING / source / file).read_text().count("\n") - 1
+        return (self.root / data.INCOMING / source / file).read_text().count("\n") - 1
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -223,8 +221,8 @@ def looking_up(monkeypatch):
     """Add views to the demo's; a question waits for its answer, however late a busy machine gives it."""
     monkeypatch.setattr(opening, "ANSWER_S", START_S_MAX)
     for name, (query, key) in LOOKING_UP.items():
-        monkeypatch.setitem(definitions.VIEWS, name, f"\n{query}")
-        monkeypatch.setitem(definitions.KEYS, name, key)
+        monkeypatch.setitem(data.VIEWS, name, f"\n{query}")
+        monkeypatch.setitem(data.KEYS, name, key)
 
 
 def survive(kills: int, root: Path, spark, record) -> None:
@@ -240,9 +238,7 @@ def survive(kills: int, root: Path, spark, record) -> None:
         found = run_and_kill(town, moment, random)
         if moment == "steady":
             steady, used = steady + 1, used + found
-            assert found >= len(definitions.VIEWS), (
-                f"incarnation {len(town.logs)}: {found} stages are prepared or arranged"
-            )
+            assert found >= len(data.VIEWS), f"incarnation {len(town.logs)}: {found} stages are prepared or arranged"
         check_rereading(town, left)
         reread += sum(left.values()) if town.ticks() else 0
     assert main(["run", "--once", "--project", str(root)], spark=spark) == 0

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline.controller.retention import TICKS_BETWEEN
-from strandline.datasource.opened import opened
-from strandline.datasource.options import Place
+from strandline.datasource.opened import Place, opened
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 

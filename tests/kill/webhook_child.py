@@ -22,8 +22,8 @@ from strandline.sources.readers.webhook.server import WebhookServer
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.lists.list_engine import ListEngine
 
 DATA = "data"

@@ -17,18 +17,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from strandline.errors import Indeterminate, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.blob_kinds.objects import ObjectBlob
-from strandline.store.consensus import Consensus
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.consensus_kinds.postgres import PostgresConsensus
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
+from strandline.store.protocols import Consensus
 
 SHARD = "s"
 EPOCH = 1

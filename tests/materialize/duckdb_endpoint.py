@@ -9,11 +9,10 @@ from typing import Any
 import duckdb
 from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 
-from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
 from strandline.materialize.drivers.duckdb.file import DuckDBFile
-from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.store.clock import Clock
-from strandline.store.system import SystemClock
+from strandline.materialize.drivers.duckdb.kind import DuckDBDialect
+from strandline.materialize.drivers.sql.driver import SqlSession
+from strandline.store.clock import Clock, SystemClock
 
 
 class DuckDBEndpoint(SqlEndpoint):

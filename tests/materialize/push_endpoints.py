@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.errors import FencedError
-from strandline.materialize.answers import Answers
-from strandline.materialize.driver import Applied, DriverSpec, Session, Validated
-from strandline.materialize.drivers.rows.json_texts import keys, objects
-from strandline.materialize.drivers.rows.verdicts import push_only
-from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.driver import Answers, Applied, DriverSpec, Session, Validated
+from strandline.materialize.drivers.rows import keys, objects, push_only
 from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,
@@ -27,8 +25,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec, StateUpdate
 from strandline.testing.contracts.drivers.push_contract import Pushed
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import MaterializationSpec
+from strandline.frontier import MINIMUM, Frontier
+from strandline.materialize.protocol.task import MaterializationSpec, canonical
 from strandline.testing.contracts.drivers.coming_and_going import ORDERS, PEOPLE
 from strandline.testing.contracts.drivers.splits_contract import SplitWorld
 from strandline.testing.contracts.drivers.world import World, row

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import DefinitionError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import DELETE, EXISTS, Load, Request, Response, Store
 from strandline.materialize.protocol.task import Binding, MaterializationSpec

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from strandline.errors import Unavailable
-from strandline.materialize.answers import Answers
-from strandline.materialize.line import Line
+from strandline.materialize.driver import Answers
 from strandline.materialize.protocol.messages import Acknowledge, Acknowledged, Flush, Flushed, Request, Response
+from strandline.materialize.runtime import Line
 from strandline.testing.doubles import HandClock
 from strandline.wiring.loop import RunningTask
 

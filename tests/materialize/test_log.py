@@ -13,8 +13,8 @@ from strandline.errors import CorruptionError, FencedError, Indeterminate, Inval
 from strandline.materialize.log import ENDED, Record, RecoveryLog, decode, encode, peek, register_of
 from strandline.materialize.protocol.task import NOTHING, Extent, Progress
 from strandline.persist.handles.register import KEEP_VERSIONS, Register
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.unreliable import AT_ONCE, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 

@@ -16,12 +16,10 @@ import pytest
 from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.errors import StrandlineError
-from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
+from strandline.materialize.drivers.duckdb.kind import DuckDBDialect
 from strandline.materialize.drivers.sql import checkpoints, evolution, tables
-from strandline.materialize.drivers.sql.connection import Connection
-from strandline.materialize.drivers.sql.driver import SqlDriver
-from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.materialize.drivers.sql.text import Sql, identifier
+from strandline.materialize.drivers.sql.connection import Connection, Sql, identifier
+from strandline.materialize.drivers.sql.driver import SqlDriver, SqlSession
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.holds import EVERYTHING
 from strandline.materialize.protocol.messages import (

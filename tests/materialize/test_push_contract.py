@@ -22,7 +22,7 @@ from tests.materialize.push_endpoints import (
 from strandline.algebra.schema import DIFF
 from strandline.errors import StrandlineError
 from strandline.materialize.driver import Validated
-from strandline.materialize.drivers.rows.verdicts import push_only
+from strandline.materialize.drivers.rows import push_only
 from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,

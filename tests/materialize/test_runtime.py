@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, FencedError, InvalidUsage, ProtocolViolation, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.driver import Applied
 from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.log import RecoveryLog, peek, register_of
@@ -34,13 +34,12 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec, Progress
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, Progress, StateUpdate
 from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.status import Counts, Moving, Status
-from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import CompareAndSet
 from strandline.testing.contracts.drivers.driver_contract import DriverContract, crash_once
 from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, MakeEndpoint, World, row
 from strandline.testing.doubles import CountingIds, HandClock

@@ -16,8 +16,7 @@ from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.holds import EVERYTHING, Holds, require_held
 from strandline.materialize.protocol.messages import DELETE, EXISTS
-from strandline.materialize.protocol.spec import canonical, contents
-from strandline.materialize.protocol.task import Binding
+from strandline.materialize.protocol.task import Binding, canonical, contents
 from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))

@@ -11,8 +11,8 @@ from docs.template_driver import JsonDriver
 from strandline.cli.endpoints import driver_check
 from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError, InvalidUsage
-from strandline.testing.checking import check as checking
-from strandline.testing.checking.check import Outcome, Result, check
+from strandline.testing import checking
+from strandline.testing.checking import Outcome, Result, check
 from strandline.testing.endpoints import Endpoint, MemoryDriver, StagingSession
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "docs" / "template_driver.py"

@@ -11,14 +11,14 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import Determinate, Indeterminate
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, Merger, StageRequest
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import ShardState
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed, updates

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from strandline.algebra.schema import Column, Schema
 from strandline.persist.client import PersistClient
-from strandline.persist.notices.notify import Polling
-from strandline.persist.notices.push import PushClient
+from strandline.persist.notices import Polling, PushClient
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.lists.list_engine import ListEngine, listed
 
 SCHEMA = Schema((Column("k", "string"),))

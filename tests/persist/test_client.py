@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StrandlineError, Unavailable
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.client import commit_many
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch, admit
 from strandline.persist.upkeep.collect import ROLLUPS_ENOUGH
-from strandline.store.consensus import Versioned
+from strandline.store.protocols import Versioned
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync
 

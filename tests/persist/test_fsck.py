@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
 from strandline.persist.handles.location import Pair, agree
 from strandline.persist.handles.records import Record
@@ -18,7 +18,7 @@ from strandline.persist.shard.trace import Merged
 from strandline.persist.together.stream import StreamClient
 from strandline.persist.together.transactions import LOGS, open_transactions
 from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
-from strandline.store.consensus import Versioned
+from strandline.store.protocols import Versioned
 from strandline.store.seal import Kind
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import ListEngine

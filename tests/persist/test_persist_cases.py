@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.frontier import EMPTY, TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart, Staged, as_batch, retimed
 from strandline.persist.shard.holds import downgrade_leased, expire_leased, register_leased

@@ -10,7 +10,7 @@ from contextvars import copy_context
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.plane.asked import (
+from strandline.plane import (
     COMPUTES,
     HERE,
     WAITS,

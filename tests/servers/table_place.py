@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings

@@ -16,7 +16,7 @@ import pytest
 import strandline
 from strandline.algebra.schema import Schema
 from strandline.client import Leaving
-from strandline.compute.plan.asked.beside import require_asking
+from strandline.compute.plan.asked import require_asking
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.serving import Serving
 

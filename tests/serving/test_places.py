@@ -12,7 +12,7 @@ import pytest
 
 from strandline.client import Environment
 from strandline.errors import ConfigError
-from strandline.serving import places, serve
+from strandline.serving import serve, server
 from strandline.serving.server import FlightSql
 
 
@@ -20,7 +20,7 @@ from strandline.serving.server import FlightSql
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of a location, beside a directory for temporary files."""
     with tempfile.TemporaryDirectory(prefix="s-") as short:  # pytest's own have long names
-        monkeypatch.setattr(places.tempfile, "gettempdir", lambda: f"{short}/tmp")
+        monkeypatch.setattr(server.tempfile, "gettempdir", lambda: f"{short}/tmp")
         yield Path(short, "data")
         assert not list(Path(short, "tmp").rglob("*.sock"))
 
@@ -29,10 +29,10 @@ def served_at(root: Path) -> str:
     """Serve, and return where, as other processes learn it."""
     env = cast("Environment", SimpleNamespace(directory=root))
     with serve(env, None, lambda: None) as serving:
-        found = places.published(root)
+        found = server.published(root)
         assert found is not None
         assert tuple(found.flight_sql) == serving.flight_sql
-    assert places.published(root) is None
+    assert server.published(root) is None
     return serving.flight_sql[0].removeprefix("grpc+unix://")
 
 
@@ -49,10 +49,10 @@ def test_who_asks_learns_where_the_console_is(root: Path) -> None:
         assert (serving.desk.served or {})["http"] is None
         serving.announce("http://127.0.0.1:40123")
         told = {"flight_sql": list(serving.flight_sql), "http": "http://127.0.0.1:40123"}
-        found = places.published(root)
+        found = server.published(root)
         assert found is not None
         assert found.told == serving.desk.served == told
-    assert places.published(root) is None
+    assert server.published(root) is None
 
 
 def test_a_path_that_is_too_long_for_a_socket_has_one_elsewhere(root: Path) -> None:
@@ -70,13 +70,13 @@ def test_a_file_system_without_sockets_has_one_elsewhere(root: Path, monkeypatch
                 raise ConfigError("no socket can be made there")
             super().__init__(desk, place, **how)
 
-    monkeypatch.setattr(places, "FlightSql", NoSocket)
+    monkeypatch.setattr(server, "FlightSql", NoSocket)
     assert served_at(root).startswith(f"{root.parent}/tmp/strandline-serving-")
 
 
 def test_a_directory_of_another_user_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: another user of the machine answers the questions that a program asks."""
     (root / "serving").mkdir(parents=True)
-    monkeypatch.setattr(places.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(server.os, "getuid", lambda: 12345)
     with pytest.raises(ConfigError, match="is another user's, so nothing is served there: remove it"):
         served_at(root)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import InvalidUsage, Unavailable
-from strandline.plane.asked import Queries
+from strandline.plane import Queries
 from strandline.serving import desk as module
 from strandline.serving.desk import Desk, Prepared
 from strandline.serving.kept import COUNT_MAX

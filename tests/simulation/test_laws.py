@@ -10,7 +10,7 @@ from laws.history import Answer, History, Update
 from laws.observed import Observed
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.testing.simulation.kernel import run_sync
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from strandline.errors import Determinate, Indeterminate, StoreError
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.consensus_kinds import object_consensus as module
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.memory import MemoryBlob
-from strandline.testing.simulation.choices import Seeded
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
-from strandline.testing.simulation.sim_objects import SimObjects
+from strandline.testing.simulation.places import SimObjects
 
 KEY = "k"
 MARKS_MAX = 12

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from strandline.errors import StrandlineError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record, RecordMerger
 from strandline.persist.shard import codec

@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CorruptionError, FencedError, SourceError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion, ResumptionFrontier
 from strandline.sources.question import PATIENT
 from strandline.sources.reclock import NOTHING_READ, Remap
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
 from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Crash, Fuse, HandClock

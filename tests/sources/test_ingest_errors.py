@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sources.test_ingest import World, run
 
 from strandline.errors import FencedError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.sources.steps import Idle

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.sources.test_ingest import World
 
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import as_time
-from strandline.sources.ingest import Ingestion
+from strandline.frontier import as_time
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.question import Patience, Question
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import Advanced, Stalled
 from strandline.testing.doubles import HandClock
 from strandline.testing.lists.list_source import ListReader

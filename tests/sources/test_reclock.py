@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import EMPTY, MINIMUM, Frontier, Offsets
 from strandline.sources import spec
-from strandline.sources.invariants import forgets_only_durable, only_grows
 from strandline.sources.reclock import Binding, Remap
+from strandline.sources.remap import forgets_only_durable, only_grows
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "reclock.json").read_text())
 PARTITIONS = ("0", "1", "2")

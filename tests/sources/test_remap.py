@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptionError, FencedError
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.sources.reclock import Binding, Remap

@@ -7,13 +7,12 @@ import asyncio
 import pytest
 
 from strandline.errors import CorruptionError, FencedError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets
 from strandline.persist.client import PersistClient
+from strandline.sources.ingest import PERIOD_MS, ResumptionFrontier
 from strandline.sources.question import PATIENT, Question
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.upstreams.list_tables import SCHEMA

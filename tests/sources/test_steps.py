@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.reader import Keyed
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Crash, Fuse, HandClock

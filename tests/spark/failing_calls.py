@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from strandline.compute.plan.scalars.definite_functions import DEFINITE
+from strandline.compute.plan.scalars.definite import DEFINITE
 
 STORIES: Final = (
     "{bad",

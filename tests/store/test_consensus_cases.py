@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.consensus_kinds.postgres import PostgresConsensus
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Consensus, Versioned
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "consensus.json").read_text())["steps"]
 

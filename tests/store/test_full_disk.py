@@ -15,10 +15,9 @@ from small_disk import CHUNK_BYTES, fill, mounted
 from strandline.errors import Determinate, Indeterminate, StoreError
 from strandline.store.blob_kinds import file as file_store
 from strandline.store.blob_kinds.file import FileBlob
-from strandline.store.consensus import Committed
 from strandline.store.consensus_kinds import sqlite
-from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus, SQLiteReader
+from strandline.store.protocols import Committed
 from strandline.testing.contracts.consensus_contract import step
 
 REASON = "No space left on device"

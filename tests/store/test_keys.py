@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.store.keys import SEGMENT_CHARS_MAX, is_key, segment
+from strandline.store.protocols import SEGMENT_CHARS_MAX, is_key, segment
 
 ANY = st.text(max_size=SEGMENT_CHARS_MAX + 20)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.store.system import SystemClock, SystemIds
+from strandline.store.clock import SystemClock, SystemIds
 
 
 def test_names_start_with_their_kind_and_are_never_given_twice() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.errors import Determinate, Indeterminate, StoreError
-from strandline.store.consensus import Committed, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, Versioned
 from strandline.store.unreliable import (
     AT_ONCE,
     Choose,

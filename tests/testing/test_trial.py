@@ -15,8 +15,8 @@ from tests.docs.walk import DOCS, blocks
 import strandline.testing
 from strandline.algebra.nodes import Filter, Negate, Node, rebuilt
 from strandline.algebra.scalar import scalar
-from strandline.compute import step_plans
-from strandline.compute.rules.phase import Window
+from strandline.compute import care
+from strandline.compute.rules.rule import Window
 from strandline.compute.stage import Stage, delta_plan
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage
 
@@ -121,7 +121,7 @@ def test_a_view_that_is_not_kept_right_fails_though_nothing_is_expected(
     given = {"orders": [DELFT], "cities (city STRING, name STRING)": []}
     changes = ["INSERT INTO cities VALUES ('Delft', 'Princely')"]
     strandline.testing.view(sql, given, changes, spark=spark)
-    monkeypatch.setattr(step_plans, "delta_plan", planned)
+    monkeypatch.setattr(care, "delta_plan", planned)
     with pytest.raises(AssertionError, match="after change 1 of 1 'view' is not what its query gives"):
         strandline.testing.view(sql, given, changes, spark=spark)
 

@@ -92,7 +92,7 @@ def test_offsets_count_bytes() -> None:
 
 def test_every_module_can_carry_each_of_its_mistakes() -> None:
     """A mistake that is no Python is noticed by every test, and says nothing of any."""
-    path = ROOT / "src" / "strandline" / "frontier" / "antichain.py"
+    path = ROOT / "src" / "strandline" / "frontier" / "frontier.py"
     source = path.read_text()
     found = mutations.mutations(source)
     assert len(found) > 30
@@ -133,7 +133,7 @@ def test_tables_and_programs_are_met_by_what_imports_them() -> None:
     assert mutants.meeting(mutant("materialize/wire/process/guard.py", "main#0"), known) == [*known.tests]
     assert mutants.meeting(mutant("materialize/wire/process/child.py", "Child.send#0"), known) == []
     assert mutants.meeting(mutant("materialize/wire/process/child.py", None), known) == [*known.tests]
-    functions = mutants.importing("src/strandline/compute/plan/sql/functions.py")
+    functions = mutants.importing("src/strandline/compute/plan/sql.py")
     assert "src/strandline/compute/plan/scalars/definite.py" in functions
     assert "src/strandline/instance/live.py" not in functions
 

@@ -16,16 +16,15 @@ from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import ConfigError, Unavailable
-from strandline.store.consensus import Committed
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.consensus_kinds.postgres import PostgresConsensus
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Committed
 from strandline.testing.contracts.consensus_contract import step
 from strandline.wiring import assemble as wiring
 from strandline.wiring import loop, on_spark
-from strandline.wiring.consensuses import consensus_of
-from strandline.wiring.locations import location_of
+from strandline.wiring.locations import consensus_of, location_of
 
 NUMBERS = itertools.count()
 

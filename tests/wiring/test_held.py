@@ -17,8 +17,8 @@ from strandline.controller.location.config import Config
 from strandline.controller.location.tenure import Opening, SystemProcesses
 from strandline.errors import ConfigError, Held, NothingStored
 from strandline.persist.handles.register import Register
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring import on_spark
 
 

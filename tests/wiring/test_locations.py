@@ -9,8 +9,17 @@ import pytest
 from strandline.errors import ConfigError
 from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.secret import Secret, revealed
-from strandline.wiring.consensuses import InObjectStore, InPostgres, InSQLite, States, consensus_of
-from strandline.wiring.locations import InBucket, InFiles, InMemory, location_of
+from strandline.wiring.locations import (
+    InBucket,
+    InFiles,
+    InMemory,
+    InObjectStore,
+    InPostgres,
+    InSQLite,
+    States,
+    consensus_of,
+    location_of,
+)
 
 BUCKET = InBucket(ObjectLocation("s3://bucket/prefix", {}))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring.loop import LoopThread
 
 STEPS = 5000

@@ -13,10 +13,9 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.scalars.remembered import Answers
 from strandline.errors import ConfigError
-from strandline.wiring import planes
-from strandline.wiring.authority import asker
+from strandline.wiring import spark_start
 from strandline.wiring.loop import outcomes
-from strandline.wiring.planes import Plane, late
+from strandline.wiring.spark_start import Plane, asker, late
 
 
 class Engine:
@@ -49,7 +48,7 @@ class Analyst:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a test opens; engines here are of `Engine`'s kind."""
-    monkeypatch.setattr(planes, "_kind", lambda name: {"engine": Engine}.get(name, Analyst))
+    monkeypatch.setattr(spark_start, "_kind", lambda name: {"engine": Engine}.get(name, Analyst))
     with ExitStack() as stack:
         yield stack
 
@@ -121,7 +120,7 @@ def test_a_plane_that_cannot_be_made_is_closed_and_tried_again(opened: ExitStack
 def test_what_another_authority_answered_is_forgotten_once_spark_is_there(opened: ExitStack, own: bool) -> None:
     """Damage: a view is verified by what another Spark said of its text."""
     kept = Answers(f"{asker()}{'here' if own else 'elsewhere'}")
-    planes.RememberedAnalyst(_analyst("a INT"), kept).schema_of("SELECT 1", {})
+    spark_start.RememberedAnalyst(_analyst("a INT"), kept).schema_of("SELECT 1", {})
     encoded = kept.encode()
     assert encoded is not None
     maker = Maker()

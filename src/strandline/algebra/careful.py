@@ -25,11 +25,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from strandline.algebra.judged import certain
+from strandline.algebra.judged import Pairs, Product, Products, Values, certain, possible
 from strandline.algebra.nodes import Filter, Join, Negate, Node, Opaque, Project, Reduce, UnionAll, children, rebuilt
-from strandline.algebra.pairs import Pairs, possible
-from strandline.algebra.product import Product, Values
-from strandline.algebra.products import Products
 from strandline.algebra.scalar import Faithful, Scalar, case, column, columns, is_null, number, steady
 from strandline.algebra.schema import ERROR, RESERVED
 

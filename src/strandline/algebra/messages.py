@@ -3,17 +3,57 @@
 A *raw message* is what a broker (or a push over HTTP) gives: bytes, a place, a timestamp.  `RAW` names the columns of
 a table of them.  `MessageFormat` says how their bytes become the columns of a schema; `check` refuses, before anything
 is stored, a format that cannot make rows of it.
+
+Records that could not be decoded, as the error half of a source holds them, and how they leave with upstream's help.
+
+Such an error is a JSON object ``{"file", "line", "reason", "raw"}`` (a reader may write plain text instead).  An
+undecodable record that upstream takes back is an error too, whose reason begins with `TAKES_BACK`.  The two *match* if
+they agree in everything but where they stand: reason and raw text.  Matching errors cancel one another in pairs, so a
+record that came and was taken back leaves no error, and one that was taken back and never came stays one.
+
+Which of several matching errors is cancelled is definite: the first in the order of their text.
+
+Keyed records: each says what its key has from then on, and the newest one counts.
+
+A source whose records are *keyed* (upsert, Debezium, CDC without full images) returns them with the columns of its
+collection, ``__time``, ``__diff`` (always 1) and these:
+
+- `ORDER`, a bigint: the records of one key at one time count in this order.  Two with the same order are one record
+  that came twice.
+- `GONE`, a boolean: true, the key has no row from here on, and all columns but the key's are NULL; false, it has this
+  row, or this error; NULL, the record has no key that is known, and is an error that stands for itself.
+- `KEPT`, an array of column names, or no such column: what upstream did not send because it stays as it was.  NULL is
+  none.  Names are those of the schema.
+- ``__error``, or no such column: the record is an error.  *If its key is known (`GONE` is false) the key's columns hold
+  it*, in a row of the err half too, and all other columns are NULL.
+
+At each time a key has one row, or one error, or nothing: what its last record says.  So a key whose value cannot be
+decoded loses its row, and the error stands in its place until the next record of the key.  An error without a key
+(a NULL key among them) stays until the operator dismisses it.  A record with `KEPT` where the key has no row is an
+error of the key, with `NOTHING_KEPT`: what it left out is nowhere, and no value is invented.
+
+In a collection's err half an error of a known key begins with ``{"key":{…},``, which the engine puts there: the key's
+columns and their values as texts (`with_key`, `key_of`).  The texts are the engine's own, and two keys have the same
+ones iff they are equal.  So decoders neither write it nor agree on how.
+
+Trap: "last" is by time and then by order, never by the order of rows in a frame.
+
+The naive truth: `strandline.sources.envelopes`.
+
+File formats: plain data that readers, which list files, share with the engine, which decodes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from strandline.algebra import types
-from strandline.algebra.schema import TIME, Schema
+from strandline.algebra.schema import ERROR, TIME, Schema
 from strandline.errors import DefinitionError
 
 RAW: Final[Mapping[str, str]] = {
@@ -39,7 +79,7 @@ PARTITIONS_MAX: Final = 1 << (63 - OFFSET_BITS)
 
 
 def order(partition: str, offset: int) -> int:
-    """Return where a message stands among those of one key and one time (`algebra.keyed.ORDER`).
+    """Return where a message stands among those of one key and one time (`algebra.messages.ORDER`).
 
     A log orders the messages of one partition alone.  Messages of a key in two partitions, which a topic has where it
     got more partitions or where a producer chooses them, count by partition, so that the same message is the last one
@@ -165,7 +205,7 @@ class MessageFormat:
     schema of Avro that is not framed; of framed Avro the reader's, if it is given.  ``descriptor``: a serialised
     ``FileDescriptorSet`` with its imports; ``message``: the full name of the value's type in it.
 
-    ``delimiter`` and what follows are as in `formats.FileFormat`.
+    ``delimiter`` and what follows are as in `FileFormat`.
 
     >>> form = MessageFormat(MessageEncoding.JSON, Shape.UPSERT, ("id",), MessageEncoding.TEXT)
     >>> form.of_value.encoding.value, form.of_key and form.of_key.encoding.value
@@ -322,3 +362,198 @@ def _check_held(what: str, coding: Coding, held: Schema, form: MessageFormat) ->
             raise DefinitionError(f"format protobuf needs a descriptor set and the name of the {what}'s message type")
         case _:
             pass
+
+
+NO_OBJECT: Final = "it is not a JSON object"
+HALF_A_PAIR: Final = "it holds half of a surrogate pair, which is no character"
+DIGITS_MAX: Final = 1_000
+"""Spark's parser of JSON takes no longer numbers, and no deeper nesting: either could keep it busy for minutes."""
+TOO_LONG: Final = f"it holds a number of more than {DIGITS_MAX} digits"
+TOO_DEEP: Final = "it is nested too deep"
+NAME_CHARS_MAX: Final = 50_000
+"""That parser takes no longer names of fields, of columns or not, and has no setting for it."""
+LONG_NAME: Final = f"it has a field whose name has more than {NAME_CHARS_MAX} characters"
+TAKES_BACK: Final = "it takes back a record that is not here: "
+RAW_CHARS_MAX: Final = 4_096
+"""How much of an undecodable record an error holds."""
+VALUE_CHARS_MAX: Final = 100
+"""How much of a value its reason shows."""
+
+
+def of_record(file: str, record: int, reason: str, raw: str) -> str:
+    """Return the error of a record of a file that has no lines: its number, from 1, takes the line's place."""
+    told = {"file": file, "record": record, "reason": reason, "raw": raw[:RAW_CHARS_MAX]}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+class Told(NamedTuple):
+    """What an error says besides where it stands: why, of which text, and whether it takes such a record back."""
+
+    reason: str
+    raw: str | None
+    takes_back: bool
+
+
+def parsed(error: str) -> Told:
+    """Return what ``error`` says.
+
+    >>> parsed('{"file":"b.csv","line":2,"reason":"it takes back a record that is not here: short","raw":"1"}')
+    Told(reason='short', raw='1', takes_back=True)
+    >>> parsed("no JSON")
+    Told(reason='no JSON', raw=None, takes_back=False)
+    """
+    try:
+        found = json.loads(error)
+    except ValueError:
+        found = None
+    described = found if isinstance(found, dict) and isinstance(found.get("reason"), str) else {"reason": error}
+    reason = str(described["reason"])
+    return Told(reason.removeprefix(TAKES_BACK), described.get("raw"), reason.startswith(TAKES_BACK))
+
+
+def cancelled(errors: Mapping[str, int]) -> dict[str, int]:
+    """Return which of ``errors`` (how often each is there) cancel one another, and how often.
+
+    >>> cancelled({"a": 2, "b": 1, TAKES_BACK + "a": 1})
+    {'a': 1, 'it takes back a record that is not here: a': 1}
+    """
+    sides: dict[tuple[str, str | None], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for error in sorted(errors):
+        reason, raw, takes_back = parsed(error)
+        sides[reason, raw][takes_back].append(error)
+    found: dict[str, int] = {}
+    for both in sides.values():
+        pairs = min(sum(errors[error] for error in side) for side in both)
+        for side in both:
+            left = pairs
+            for error in side:
+                taken = min(left, errors[error])
+                left -= taken
+                found |= {error: taken} if taken else {}
+    return found
+
+
+ORDER: Final = "__order"
+GONE: Final = "__gone"
+KEPT: Final = "__kept"
+RECORD: Final = (ORDER, GONE, KEPT, ERROR)
+"""The columns of a record besides those of its collection, ``__time`` and ``__diff``; the last two may lack."""
+KEY: Final = "key"
+"""The name of the key in an error's JSON."""
+NOTHING_KEPT: Final = "it leaves out columns that stay as they were, and its key has no row"
+
+
+def with_key(error: str, key: Mapping[str, str | None]) -> str:
+    """Return ``error`` as the error of a known key, whose values are given as texts.
+
+    An error is a JSON object without a key, or a plain text, which becomes the reason.
+
+    >>> with_key('{"place":"t[0]@7","reason":"no JSON"}', {"id": "1"})
+    '{"key":{"id":"1"},"place":"t[0]@7","reason":"no JSON"}'
+    >>> with_key("somewhere", {"id": "1", "part": None})
+    '{"key":{"id":"1","part":null},"reason":"somewhere"}'
+    """
+    body = error if error.startswith("{") else json.dumps({"reason": error}, separators=(",", ":"), ensure_ascii=False)
+    written = json.dumps(dict(key), separators=(",", ":"), ensure_ascii=False)
+    return f'{{"{KEY}":{written},{body[1:]}'
+
+
+def key_of(error: str) -> dict[str, str | None] | None:
+    """Return the key, as texts, of an error that has a known one.
+
+    >>> key_of('{"key":{"id":"1"},"reason":"no JSON"}'), key_of('{"reason":"no key"}'), key_of("somewhere")
+    ({'id': '1'}, None, None)
+    """
+    try:
+        found = json.loads(error)
+    except ValueError:
+        return None
+    key = found.get(KEY) if isinstance(found, dict) else None
+    return key if isinstance(key, dict) else None
+
+
+def check_key(schema: Schema, key: Sequence[str]) -> None:
+    """Raise `DefinitionError` if records of ``schema`` cannot be told apart by the columns ``key``.
+
+    >>> from strandline.algebra.schema import Column
+    >>> check_key(Schema((Column("id", "int"), Column("tags", "array<string>"))), ["tags"])
+    Traceback (most recent call last):
+        ...
+    strandline.errors.DefinitionError: key column 'tags' has type array<string>; a key has columns of plain types
+    """
+    if not key:
+        raise DefinitionError("a source of keyed records needs a key: name its columns")
+    columns = {column.name: column.type for column in schema}
+    for name in key:
+        if name not in columns:
+            raise DefinitionError(f"key column {name!r} is not a column; these are: {', '.join(schema.names)}")
+        if isinstance(types.parse(name, columns[name]), types.Array | types.Struct):
+            raise DefinitionError(f"key column {name!r} has type {columns[name]}; a key has columns of plain types")
+    if len(set(key)) < len(key):
+        raise DefinitionError(f"a column occurs twice in the key {', '.join(key)}")
+
+
+class Encoding(Enum):
+    """The encoding of a file."""
+
+    AVRO = "avro"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+    @property
+    def text(self) -> bool:
+        """Whether the file is text."""
+        return self in {Encoding.CSV, Encoding.JSON}
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How to decode a file.  All fields except ``encoding`` and ``later`` apply to text only.
+
+    ``header``: the first line of a CSV file names its columns, which are then found by name, without regard to case,
+    in any order; columns that are not declared are skipped, and a file that lacks a declared column is one error.
+    Without a header, fields are matched by position and there must be as many as columns.  ``null`` is the one token
+    (besides the empty field) that stands for NULL. ``escape`` equal to ``quote`` means that a quote inside quotes is
+    doubled (RFC 4180).  ``multiline``: a record may span lines; ``ends``: what ends one of CSV then, where the reader
+    would take another line end for it; empty: it sees for itself.  ``later``: declared columns that a file may lack,
+    since files came before them: its records have NULL there.  JSON names are matched exactly, and a missing name is
+    NULL, as in Spark.
+    """
+
+    encoding: Encoding
+    header: bool = True
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = '"'
+    null: str = ""
+    timestamp_format: str | None = None
+    date_format: str | None = None
+    multiline: bool = False
+    ends: str = ""
+    later: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DatedFile:
+    """A file whose records all have the time ``time``: its path, its name for messages, its size in bytes.
+
+    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error,
+    whose reason begins with `TAKES_BACK`.
+    """
+
+    path: str
+    name: str
+    size: int
+    time: int
+    withdrawn: bool = False
+
+    @property
+    def diff(self) -> int:
+        """The diff of each of its records."""
+        return -1 if self.withdrawn else 1
+
+    @property
+    def reason_prefix(self) -> str:
+        """The prefix of the reason of each of its errors."""
+        return TAKES_BACK if self.withdrawn else ""

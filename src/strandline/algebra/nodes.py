@@ -10,21 +10,52 @@ columns plus ``__time`` and ``__diff``, and every relational node acts on update
 Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.
 
-Long because all nodes are declared in one place.
+The first rows in an order: what is said of rows of which only the first matter.
+
+Joins: which of the conditions between inputs are equal keys.
+
+A key says where the rows that meet one row can be looked up; any other condition can only be tried on pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeAlias
 
 from sqlglot import exp
 
-from strandline.algebra.first import First
-from strandline.algebra.keyed import KEPT
+from strandline.algebra.messages import KEPT
 from strandline.algebra.scalar import Scalar, binary
 from strandline.algebra.schema import ERROR, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """By the values of ``column``, as Spark compares them."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """Only those rows matter that are among the first ``rows`` in one of ``orders``, or tie with the last of these."""
+
+    orders: tuple[Order, ...]
+    rows: int
+
+    def renamed(self, names: Mapping[str, str | None]) -> First | None:
+        """Return the same of columns called otherwise; None if one of them has no name there.
+
+        >>> First((Order("x"),), 3).renamed({"x": "y"})
+        First(orders=(Order(column='y', descending=False, nulls_first=True),), rows=3)
+        """
+        orders = [
+            Order(own, each.descending, each.nulls_first) for each in self.orders if (own := names.get(each.column))
+        ]
+        return First(tuple(orders), self.rows) if len(orders) == len(self.orders) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +136,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Inner join of all inputs on ``equal`` keys and the conditions ``on``; `joins.joined` makes one.
+    """Inner join of all inputs on ``equal`` keys and the conditions ``on``; `joined` makes one.
 
     Output columns are the inputs' in order, all distinct.  ``small`` (step plans) is the position of an input that is
     known to be small: the join starts there and broadcasts it.
@@ -365,7 +396,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The updates that keyed records make (`algebra.keyed`; maintenance of a source's collection).
+    """The updates that keyed records make (`algebra.messages`; maintenance of a source's collection).
 
     ``records`` yield the records: ``schema``'s columns and those of a record, of which `KEPT` and `ERROR` may lack.
     ``held``: the updates before them, of these keys and perhaps others; ``errors``: those of the err half, in one
@@ -499,3 +530,41 @@ def renaming(node: Node) -> Get | None:
         return None
     columns = tuple((name, below[str(own)]) for (name, _), own in zip(node.columns, taken, strict=True))
     return Get(node.input.frame, columns)
+
+
+def joined(inputs: Sequence[Node], conditions: Iterable[Scalar], *, small: int | None = None) -> Join:
+    """Return the inner join of ``inputs`` under the conjunction of ``conditions``.
+
+    >>> from strandline.algebra.nodes import Get
+    >>> from strandline.algebra.scalar import scalar
+    >>> t, u = Get("t", (("a", "a"),)), Get("u", (("b", "b"), ("c", "c")))
+    >>> node = joined((t, u), (scalar("a = b + 1"), scalar("a < c"), scalar("b = c")))
+    >>> [(each.left.sql, each.right.sql) for each in node.equal], [each.sql for each in node.on]
+    ([('a', 'b + 1')], ['a < c', 'b = c'])
+    """
+    equal: list[Equal] = []
+    on: list[Scalar] = []
+    for condition in conditions:
+        key = _key(condition, inputs)
+        if key is None:
+            on.append(condition)
+        else:
+            equal.append(key)
+    return Join(tuple(inputs), tuple(equal), tuple(on), small)
+
+
+def _key(condition: Scalar, inputs: Sequence[Node]) -> Equal | None:
+    tree = condition.tree.unnest()
+    if not isinstance(tree, exp.EQ | exp.NullSafeEQ):
+        return None
+    left, right = (Scalar(side.unnest().copy()) for side in (tree.this, tree.expression))
+    places = [reads_only(side, inputs) for side in (left, right)]
+    if None in places or places[0] == places[1]:
+        return None
+    return Equal(left, right, isinstance(tree, exp.NullSafeEQ))
+
+
+def reads_only(value: Scalar, inputs: Sequence[Node]) -> int | None:
+    """Return the position of the only input that ``value`` reads; None if it reads none, or several."""
+    places = [i for i, below in enumerate(inputs) if value.columns and value.columns <= frozenset(below.names)]
+    return places[0] if places else None

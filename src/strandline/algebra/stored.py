@@ -1,7 +1,7 @@
 """What a stored column may be read as, by the Arrow type of its values.
 
 Reading asks `fit` whether a declared type holds a stored one, and discovery proposes `type_of`, which always fits.  So
-no proposal is refused when it is run.  `converted` (`algebra/stored_values.py`) makes the values.  Files, Delta and
+no proposal is refused when it is run.  `converted` (`algebra/stored.py`) makes the values.  Files, Delta and
 Iceberg use these three.
 
 A type holds another one if each of its values is a value here: a smaller integer, float as double, a decimal with fewer
@@ -16,17 +16,35 @@ digits on both sides of the point.  Types that a collection lacks have one form 
 | time of day, UUID | `string`: the text that ISO 8601 and RFC 9562 give it |
 | duration | `bigint`: its number of units |
 | map | an array of structs of two fields, in the order of the keys |
+
+The first record of a CSV file: the names of its columns, or where there is no header how many fields it has.
+
+Stored values as values of a column: exact, or refused.
+
+The columns of a Parquet file, as the types that its values have.
+
+Arrow's own schema says it of all but the times of 96 bits (INT96), which Spark writes by default and Arrow takes for
+times without a zone.  They are instants, with nanoseconds: Spark writes microseconds in them, other programs any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Final
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from strandline.algebra.arrow_types import arrow
+from strandline.algebra.messages import FileFormat
 from strandline.algebra.schema import Schema, quote
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type, parse
 
@@ -297,3 +315,233 @@ def _is_list(stored: pa.DataType) -> bool:
 def fields_of(stored: pa.StructType) -> list[pa.Field]:
     """Return the fields of a struct."""
     return [stored.field(n) for n in range(stored.num_fields)]
+
+
+BLANK: Final = "".join(map(chr, range(33)))
+"""What Spark's CSV reader trims of a line to see whether it is empty."""
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line with its end, as Hadoop's reader of text has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecord:
+    """The first record: the line that it begins at (from 1), the text of that line, and its fields as written.
+
+    ``ends``: the line end behind it, where a quoted field has another one before that; else empty.
+    """
+
+    line: int
+    text: str
+    fields: tuple[str, ...]
+    ends: str = ""
+
+    def names(self, declared: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the column that each field names, where columns are ``declared``.
+
+        A field names the declared column that is called just so, without regard to case.  Any other one is taken
+        without the blanks around it, which many programs write behind a delimiter.
+
+        >>> record = FirstRecord(1, "id, a,b ", ("id", " a", "b "))
+        >>> record.names(["ID", " A"]), record.names()
+        (('id', ' a', 'b'), ('id', 'a', 'b'))
+        """
+        exact = {name.lower() for name in declared}
+        return tuple(field if field.lower() in exact else field.strip() for field in self.fields)
+
+
+def first_record(head: str, form: FileFormat) -> FirstRecord | None:
+    r"""Return the first record of a file that begins with ``head``; None: it has no line that is not blank.
+
+    >>> from strandline.algebra.messages import Encoding
+    >>> first_record('\n\t\na,"b c", d\r\n1,2,3\n', FileFormat(Encoding.CSV))
+    FirstRecord(line=3, text='a,"b c", d', fields=('a', 'b c', ' d'), ends='')
+    """
+    lines = _LINE.findall(head)
+    blank = next((n for n, line in enumerate(lines) if line.strip(BLANK)), len(lines))
+    lines = lines[blank:]
+    if not lines:
+        return None
+    doubled = form.escape == form.quote
+    text = lines[0].rstrip("\r\n")
+    read = csv.reader(
+        io.StringIO("".join(lines) if form.multiline else text, newline=""),
+        delimiter=form.delimiter,
+        quotechar=form.quote,
+        doublequote=doubled,
+        escapechar=None if doubled else form.escape,
+    )
+    fields = next(read)
+    ends = _end(lines[read.line_num - 1])
+    return FirstRecord(1 + blank, text, tuple(fields), ends if ends != _end(lines[0]) else "")
+
+
+def _end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
+
+
+def converted(values: pa.Array, kind: Type) -> pa.Array:
+    """Return values of a type that `fit` as values of ``kind``.
+
+    >>> converted(pa.array([[("b", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), _ENTRIES).to_pylist()
+    [[{'k': 'a', 'v': 2}, {'k': 'b', 'v': 1}]]
+
+    Raises Arrow's `ArrowInvalid` if a value is none of ``kind``: nothing is rounded or cut.
+    """
+    stored = plain(values.type)
+    return _converted(values.cast(_without_uuids(stored)), stored, kind)
+
+
+def _without_uuids(stored: pa.DataType) -> pa.DataType:
+    """Return the type with UUIDs as their bytes: Arrow can do little with lists and maps of them."""
+    if isinstance(stored, pa.UuidType):
+        return stored.storage_type
+    if pa.types.is_map(stored):
+        return pa.map_(_without_uuids(stored.key_type), _without_uuids(stored.item_type))
+    if pa.types.is_list(stored):
+        return pa.list_(_without_uuids(stored.value_type))
+    if pa.types.is_struct(stored):
+        return pa.struct([field.with_type(_without_uuids(field.type)) for field in fields_of(stored)])
+    return stored
+
+
+def _converted(values: pa.Array, stored: pa.DataType, kind: Type) -> pa.Array:
+    target = arrow(kind)
+    if pa.types.is_null(stored):
+        return pa.nulls(len(values), target)
+    match kind:
+        case Array(Struct(((_, key), (_, value))) as entry) if pa.types.is_map(stored):
+            return _entries(values, stored, arrow(entry), key, value)
+        case Array(element):
+            lengths = pc.fill_null(pc.list_value_length(values), 0)
+            inner = _converted(values.flatten(), stored.value_type, element)
+            return _listed(lengths, inner, target, values.is_null())
+        case Struct(fields):
+            there = zip(values.flatten(), fields_of(stored), fields, strict=True)
+            inners = [_converted(each, field.type, own) for each, field, (_, own) in there]
+            return pa.StructArray.from_arrays(inners, fields=list(target), mask=values.is_null())
+        case Atom("string") if pa.types.is_time(stored):
+            return _clock_texts(values)
+        case Atom("string") if isinstance(stored, pa.UuidType):
+            return pa.array([None if each is None else str(UUID(bytes=each)) for each in values.to_pylist()], target)
+        case Atom("string"):
+            return values.cast(pa.binary()).cast(target)  # this way round its bytes are looked at
+        case _:
+            return values.cast(target)
+
+
+_ENTRIES: Final = Array(Struct((("k", Atom("string")), ("v", Atom("int")))))
+
+
+def _entries(values: pa.MapArray, stored: pa.MapType, entry: pa.DataType, key: Type, value: Type) -> pa.Array:
+    """Return maps as lists of their entries, in the order of the keys."""
+    lists = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
+    raw_keys, raw_items = lists.flatten().flatten()
+    keys, items = _converted(raw_keys, stored.key_type, key), _converted(raw_items, stored.item_type, value)
+    order = pc.sort_indices(
+        pa.table({"owner": pc.list_parent_indices(lists), "key": keys}),
+        [("owner", "ascending"), ("key", "ascending")],
+    )
+    entries = pa.StructArray.from_arrays([keys.take(order), items.take(order)], fields=list(entry))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    return _listed(lengths, entries, pa.list_(pa.field("element", entry)), values.is_null())
+
+
+def _listed(lengths: pa.Array, values: pa.Array, target: pa.DataType, null: pa.Array) -> pa.Array:
+    """Return lists of such lengths, whose elements are ``values`` in order."""
+    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, values, type=target, mask=null)
+
+
+def _clock_texts(values: pa.Array) -> pa.Array:
+    """Return times of day as Python writes them: without a fraction if there is none."""
+    texts = values.cast(pa.time64("ns")).cast(pa.string())
+    return pc.replace_substring_regex(pc.replace_substring_regex(texts, r"000$", ""), r"\.0+$", "")
+
+
+_SPARK: Final = b"org.apache.spark.version"
+_OF_OLD_CALENDAR: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_FIRST_MODERN: Final = b"3"
+_INT96: Final = "INT96"
+
+
+@dataclass(frozen=True)
+class ParquetSchema:
+    """What ``file`` says of its columns, in its order.
+
+    >>> import io
+    >>> sink = io.BytesIO()
+    >>> table = pa.table({"at": pa.array([1], pa.timestamp("us")), "n": pa.nulls(1)})
+    >>> pq.write_table(table, sink, use_deprecated_int96_timestamps=True)
+    >>> ParquetSchema(pq.ParquetFile(sink)).columns
+    [('at', 'timestamp'), ('n', 'string')]
+    """
+
+    file: pq.ParquetFile
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark wrote it."""
+        return _SPARK in (self.file.metadata.metadata or {})
+
+    @property
+    def old_calendar(self) -> bool:
+        """Whether dates before 1900 may be of the calendar that Spark had before version 3."""
+        metadata = self.file.metadata.metadata or {}
+        return any(key in metadata for key in _OF_OLD_CALENDAR) or metadata.get(_SPARK, _FIRST_MODERN) < _FIRST_MODERN
+
+    @cached_property
+    def leaves(self) -> Sequence[Sequence[int]]:
+        """Of each column the numbers of the stored columns that hold it: the leaves of its type."""
+        numbers = iter(range(len(self.file.schema)))
+        return [list(_leaves(plain(field.type), numbers)) for field in self.file.schema_arrow]
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The columns with their types."""
+        unit = "us" if self.by_spark else "ns"
+        return pa.schema(
+            field.with_type(self._instants(plain(field.type), iter(leaves), unit))
+            for field, leaves in zip(self.file.schema_arrow, self.leaves, strict=True)
+        )
+
+    @property
+    def columns(self) -> list[tuple[str, str | None]]:
+        """The columns with the types to read them as; None: nothing reads it."""
+        return [
+            (field.name, None if self.hides_digits(number) else type_of(field.type))
+            for number, field in enumerate(self.stored)
+        ]
+
+    def has_nanoseconds(self, number: int) -> bool:
+        """Tell whether times of 96 bits are in a column, and may have nanoseconds."""
+        return not self.by_spark and any(self._is_int96(leaf) for leaf in self.leaves[number])
+
+    def hides_digits(self, number: int) -> bool:
+        """Tell whether such times stand inside lists, maps or structs, where Arrow does not say all their digits."""
+        return self.has_nanoseconds(number) and bool(pa.types.is_nested(self.stored.field(number).type))
+
+    def _is_int96(self, leaf: int) -> bool:
+        return bool(self.file.schema.column(leaf).physical_type == _INT96)
+
+    def _instants(self, kind: pa.DataType, leaves: Iterator[int], unit: str) -> pa.DataType:
+        """Return a type whose times of 96 bits are the instants that they are."""
+        if pa.types.is_struct(kind):
+            inner = [kind.field(n) for n in range(kind.num_fields)]
+            return pa.struct([field.with_type(self._instants(field.type, leaves, unit)) for field in inner])
+        if pa.types.is_map(kind):
+            return pa.map_(*(self._instants(each, leaves, unit) for each in (kind.key_type, kind.item_type)))
+        if pa.types.is_list(kind):
+            return pa.list_(self._instants(kind.value_type, leaves, unit))
+        return pa.timestamp(unit, "UTC") if self._is_int96(next(leaves)) else kind
+
+
+def _leaves(kind: pa.DataType, numbers: Iterator[int]) -> Iterator[int]:
+    if not pa.types.is_nested(kind):
+        yield next(numbers)
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_type, numbers)
+        yield from _leaves(kind.item_type, numbers)
+    else:
+        for n in range(kind.num_fields):
+            yield from _leaves(kind.field(n).type, numbers)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from strandline.bench.feed import FILE_ROWS, HEADER, Feed, event, events, following
 from strandline.bench.measured import Edit, Measured, opened, spread
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.frontier import MINIMUM, Frontier, meet
 from strandline.persist.shard.patience import Deadline
 
 if TYPE_CHECKING:

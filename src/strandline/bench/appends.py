@@ -21,16 +21,15 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.bench.load import Load, drive, percentiles
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
-from strandline.persist.shard.batch import BlobPart, InlinePart
+from strandline.persist.shard.batch import BlobPart, InlinePart, shard_prefix
 from strandline.persist.shard.codec import encode_rollup
-from strandline.persist.shard.objects import shard_prefix
 from strandline.persist.shard.state import ShardState
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 
 APPENDS: Final = 1_000
 RECORD: Final = b"x" * 64

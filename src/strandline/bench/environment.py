@@ -6,8 +6,6 @@ and withdraws an old one.  So only history grows, and the environment must relea
 
 It runs twice: over lists and memory stores, so that very many ticks take minutes, and over files and Spark.  The clock
 advances by an hour per tick, so the grace period of a day and the history both expire within the run.
-
-Long because it is one benchmark, with the source and the endpoint that stand in for the world.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ from strandline.controller.language.statements import CreateSource, CreateTable,
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, View
 from strandline.errors import ConfigError, Position
-from strandline.frontier.antichain import as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets, as_time
 from strandline.instance.commands import RunIngestion
 from strandline.instance.tables import Change, Statement
 from strandline.materialize.driver import Driver
@@ -42,12 +39,12 @@ from strandline.persist.handles.contents import Contents, Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.state import ShardState
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.sources.reader import Records, SourceReader, TakenBack
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
-from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Versioned
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import ListEngine

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.handles.write import fenced

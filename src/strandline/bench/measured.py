@@ -29,7 +29,7 @@ from strandline.controller.location.items import View
 from strandline.errors import InvalidUsage
 from strandline.instance.connections import Connectors
 from strandline.instance.tables import Change, Statement
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.wiring.assemble import SparkAssembly, assemble
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.instance import live
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.wiring.assemble import assemble
 from strandline.wiring.locations import BLOB, CONSENSUS_FILE
 

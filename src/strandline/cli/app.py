@@ -2,7 +2,6 @@
 
 A command imports its module when it is run, so that none waits for what only others need.
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
-Long because all commands are listed in one place.
 """
 
 from __future__ import annotations
@@ -17,10 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import benching
-from strandline.cli.terminal.ending import ended_by_interrupts
-from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
-from strandline.cli.terminal.moments import moment_option
-from strandline.cli.terminal.opening import WAIT_S, Opener
+from strandline.cli.terminal.exits import (
+    TRACEBACK_VARIABLE,
+    Exit,
+    ended_by_interrupts,
+    exit_of,
+    sentence,
+    wants_traceback,
+)
+from strandline.cli.terminal.opening import WAIT_S, Opener, moment_option
 from strandline.cli.terminal.output import Output, printable
 
 if TYPE_CHECKING:
@@ -102,9 +106,9 @@ def with_debug(
         os.environ[TRACEBACK_VARIABLE] = "1"
     context.obj = replace(_opener(context), wait_s=wait)
     if version:
-        from strandline.cli.doctor import versions
+        from strandline.cli.doctor import machine
 
-        versions.version(Output(json))
+        machine.version(Output(json))
         raise typer.Exit
     if json or context.invoked_subcommand is None:
         context.fail("Missing command." if not json else "--json goes behind the command, or with --version.")
@@ -230,10 +234,10 @@ def discover(
     json: JsonOption = False,
 ) -> None:
     """Print the statements that would read what an upstream has; nothing is changed."""
-    from strandline.cli import discovering
+    from strandline.cli import sources
 
-    wanted = discovering.Wanted(name, options or (), source)
-    discovering.run(_opener(context), project, wanted, Output(json))
+    wanted = sources.Wanted(name, options or (), source)
+    sources.run(_opener(context), project, wanted, Output(json))
 
 
 @app.command()
@@ -588,9 +592,9 @@ def warm(
     json: JsonOption = False,
 ) -> None:
     """Record what Spark loads when it starts: from then on it starts in about half the time."""
-    from strandline.cli import warming
+    from strandline.cli import template
 
-    warming.warm(Output(json), again=again)
+    template.warm(Output(json), again=again)
 
 
 def _opener(context: typer.Context) -> Opener:

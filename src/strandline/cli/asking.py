@@ -8,18 +8,17 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.algebra.readable import readable
-from strandline.cli.terminal import watching
+from strandline import frontier
+from strandline.algebra.notation import readable
+from strandline.cli.terminal import standing
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import changing, noted
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table, table
-from strandline.cli.terminal.standing import left, left_out, parts, stands_still, waiting, written_by
-from strandline.cli.terminal.watching import interrupted
+from strandline.cli.terminal.standing import interrupted, left, left_out, parts, stands_still, waiting, written_by
 from strandline.client import Progress, Updates
 from strandline.controller.defining.project.settings import Project
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, Position
-from strandline.frontier import moments
 from strandline.options import file_text
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 
@@ -44,7 +43,7 @@ def status(opener: Opener, root: Path, output: Output) -> Exit:
 def watch(opener: Opener, root: Path, output: Output, seconds: float) -> Exit:
     """Print the status again and again, every ``seconds``, until a signal."""
     project = opener.place(root)
-    watching.watch(lambda: _looked(opener, project, output), output, seconds)
+    standing.watch(lambda: _looked(opener, project, output), output, seconds)
     return Exit.OK
 
 
@@ -73,7 +72,7 @@ def queries(opener: Opener, root: Path, output: Output) -> None:
         [
             each["number"],
             each["who"],
-            moments.told({"ms": each["ms"], "rows": None}),
+            frontier.told({"ms": each["ms"], "rows": None}),
             each["stage"],
             _short(each["text"]),
         ]
@@ -224,7 +223,7 @@ def _answer(env: Asked, sql: str, as_of: int | None, output: Output, timeout: fl
     rows, time = env.answer(sql, as_of, timeout=timeout)
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
     if time is not None and not output.json:
-        output.note(f"true at {moments.shown(time)}")
+        output.note(f"true at {frontier.shown(time)}")
     if time is not None:
         for warning in left_out(env.status(), sql):
             output.note(f"strandline: {warning}")

@@ -1,7 +1,4 @@
-"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document.
-
-Long because there are many benchmarks; each is its options and one call.
-"""
+"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document."""
 
 from __future__ import annotations
 

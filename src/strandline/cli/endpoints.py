@@ -20,10 +20,9 @@ from strandline.errors import ConfigError, InvalidUsage
 from strandline.extras import FLOW, require
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.wire.options import CODEC_VARIABLE, codec
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring.loop import RunningTask
-from strandline.wiring.page import page
-from strandline.wiring.registry import DRIVERS, described, named, opened
+from strandline.wiring.registry import DRIVERS, described, named, opened, page
 
 NUMBER: Final = "{n}"
 """In an option: another number for each endpoint of `driver_check`."""
@@ -71,7 +70,7 @@ def driver_spec(endpoint: str, output: Output) -> None:
 def driver_check(endpoint: str, config: str, output: Output) -> bool:
     """Hold a driver against the contract, and the contract against defects; return whether all is as it should be."""
     try:
-        from strandline.testing.checking.check import check, described
+        from strandline.testing.checking import check, described
     except ModuleNotFoundError as error:
         raise ConfigError(f"driver check needs {error.name}: pip install 'strandline[testing]'") from error
     kind, texts = _kind(endpoint), _texts(config)

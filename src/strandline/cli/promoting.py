@@ -23,7 +23,7 @@ from strandline.client import NextVersion
 from strandline.controller.defining.project.settings import Project, plain
 from strandline.controller.preparing.planned import ALL
 from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
-from strandline.plane.asked import deploying
+from strandline.plane import deploying
 
 
 def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:

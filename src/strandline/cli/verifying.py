@@ -19,8 +19,8 @@ from strandline.cli.terminal.lasting import noted, stage
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project.settings import Project
-from strandline.plane.asked import verifying
-from strandline.store.system import SystemClock
+from strandline.plane import verifying
+from strandline.store.clock import SystemClock
 
 PAUSE_S: Final = 0.5
 

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from strandline.client.environment import Environment
     from strandline.client.events import Progress, Updates
     from strandline.client.opening import (
+        ListeningReplica,
         open,  # noqa: A004  # the public name is `strandline.open`
         prepare,
         replicate,
     )
     from strandline.client.preparing import NextVersion
     from strandline.client.reading import Collection
-    from strandline.client.replicating import ListeningReplica
     from strandline.client.subscribing import Events
     from strandline.client.writing import Transaction
 
@@ -52,7 +52,7 @@ __getattr__ = lazily.names(
         "Collection": "strandline.client.reading",
         "Environment": "strandline.client.environment",
         "Events": "strandline.client.subscribing",
-        "ListeningReplica": "strandline.client.replicating",
+        "ListeningReplica": "strandline.client.opening",
         "NextVersion": "strandline.client.preparing",
         "Progress": "strandline.client.events",
         "Transaction": "strandline.client.writing",

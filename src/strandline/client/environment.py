@@ -1,7 +1,4 @@
-"""The open environment: definitions, writes, ticks, reads.
-
-Long because it is one class, with every call of the public face.
-"""
+"""The open environment: definitions, writes, ticks, reads."""
 
 from __future__ import annotations
 
@@ -17,21 +14,20 @@ import pyarrow as pa
 from strandline.algebra.schema import Schema
 from strandline.client.access import Access
 from strandline.client.cancelling import Cancel
-from strandline.client.reading import Asking, Bounds, Collection
-from strandline.client.showing import shown_rows
+from strandline.client.reading import Asking, Bounds, Collection, shown_rows
 from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Prepared, Transaction, change, committed, prepared
 from strandline.compute.rules.explanation import Explanation
-from strandline.controller.asking import backfill, housekeeping, reads, status, verification
+from strandline.controller.asking import housekeeping, reads, status, verification
 from strandline.controller.asking.peeking import peek
-from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
-from strandline.controller.asking.skipping.skip import go_on_without, skip
+from strandline.controller.asking.skip import go_on_without, skip
+from strandline.controller.asking.status import progress
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, sources
 from strandline.controller.defining.apply import Applied, apply
-from strandline.controller.defining.changing import evolving, replacing
+from strandline.controller.defining.changing import replacing, tables
 from strandline.controller.defining.creating import create, foreseen_statement
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.defining.project.files import load
@@ -45,12 +41,11 @@ from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.observing import figures
-from strandline.controller.observing.acknowledging import acknowledge
-from strandline.controller.preparing.deploying import deploy, deployment, foreseen
-from strandline.controller.preparing.foreseeing import foreseen_project
+from strandline.controller.observing.figures import acknowledge
+from strandline.controller.preparing.planned import deploy, deployment, foreseen, foreseen_project
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import AsOfError, InvalidUsage, Unavailable
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier import MINIMUM, Frontier
 from strandline.instance.beginnings import Beginning
 from strandline.instance.loop import Loop
 from strandline.materialize.status import Status
@@ -226,7 +221,7 @@ class Environment:
     async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
         deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
         await self._settle()
-        time = await evolving.tick(self._core, ts, wait=wait, deadline=deadline)
+        time = await tables.tick(self._core, ts, wait=wait, deadline=deadline)
         self._checks.wake()
         if await self._checks.rest(deadline):
             await self._settle()
@@ -468,7 +463,7 @@ class Environment:
         return self._run(status.status(self._core))
 
     def progress(self) -> dict[str, Any]:
-        """Return what this environment has done since it was opened (`controller.asking.progress`)."""
+        """Return what this environment has done since it was opened (`controller.asking.status`)."""
         return self._run(self._now(progress))
 
     def figures(self) -> dict[str, Any]:
@@ -521,11 +516,11 @@ class Environment:
     def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
         """Return what filling a materialization's tables again does; ``apply``: do it, and the next tick fills them.
 
-        ``collection``: only the table that is bound to it.  See `strandline.controller.asking.backfill`.
+        ``collection``: only the table that is bound to it.  See `strandline.controller.asking.verification`.
         """
         arguments.text(name, "the materialization's name")
         wanted = None if collection is None else arguments.text(collection, "the collection's name")
-        return self._run(backfill.backfill(self._core, name, wanted, apply=apply))
+        return self._run(verification.backfill(self._core, name, wanted, apply=apply))
 
     def skip(
         self, source: str, as_of: int | None = None, *, file: str | Sequence[str] = (), apply: bool = False

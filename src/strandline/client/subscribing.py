@@ -29,7 +29,7 @@ from strandline.controller.introspection import naming
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import SUBSCRIBED, Collected, View
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time, meet
+from strandline.frontier import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 

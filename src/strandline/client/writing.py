@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import pyarrow as pa
 
 from strandline.algebra.arrow_types import arrow_fits, arrow_schema
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.algebra.schema import DIFF
 from strandline.algebra.types import parse
 from strandline.client.access import Access
 from strandline.client.cancelling import present
-from strandline.compute.plan.sql.dialect import question_marks
+from strandline.compute.plan.sql import question_marks
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
 from strandline.controller.introspection.listed import schema_of
@@ -33,8 +33,7 @@ from strandline.errors import (
 from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, Statement
 from strandline.persist.handles.contents import Rows
-from strandline.plane.described import Described
-from strandline.plane.edits import Edit
+from strandline.plane import Described, Edit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,3 +1,3 @@
 """Views: from SQL to plans, from plans to exact steps, from steps to shards that correct themselves."""
 
-__all__ = ["afresh", "explain", "lookups", "rehearsal", "stage", "step", "tick"]
+__all__ = ["care", "explain", "lookups", "stage", "step", "tick"]

@@ -9,11 +9,11 @@ from strandline.algebra.nodes import frames
 from strandline.compute.lookups import described, planned
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.explanation import Explanation
-from strandline.compute.rules.phase import Window, source
+from strandline.compute.rules.rule import Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.compute.step import ANEW, Done
 from strandline.engine.sql.rendering import render
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 
 _WRITE: Final = "; write "
 _INSTEAD: Final = {

@@ -4,30 +4,56 @@ Each stage ends in at most one stateful node, and its output is a stored collect
 of the others internal ones.  The node's rule (`rules.registry`) says what is stored, and how its readers make the
 node's rows of it; a `LINEAR` stage keeps no state beyond its output.  What is joined for a node that reads all of it at
 each change is a stage too, so that only changes are joined; and so are the parts of a plan that it reads so often that
-its steps would become large (`plan.asked.growth`).  Stages come in an order in which each reads only imports and
+its steps would become large (`plan.asked`).  Stages come in an order in which each reads only imports and
 earlier ones.
 
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
 same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
 name still means the same collection.
+
+A rehearsal: what the steps of a view would run is put before Spark when the view is defined, and not run.
+
+A step's text is made from the plan, not by the author.  If Spark refuses it, the author learns of it at CREATE, and no
+tick ever fails on it.
+
+In the steps of a large view the text of a layer is there several times, in each step anew.  So its joins, projections,
+filters and unions are put before Spark an expression at a time (`plan.asked`), and only the rest of a step as a
+text, over relations in place of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from strandline.algebra.nodes import Get, Node, Project, frames, has_join, rebuilt, renaming, with_frames
+from strandline.algebra.nodes import (
+    Filter,
+    Get,
+    Join,
+    Negate,
+    Node,
+    Project,
+    UnionAll,
+    children,
+    frames,
+    has_constant,
+    has_join,
+    rebuilt,
+    renaming,
+    with_frames,
+)
 from strandline.algebra.scalar import Scalar, column
-from strandline.algebra.schema import SUCCESSOR, Schema
+from strandline.algebra.schema import RESERVED, SUCCESSOR, Schema
+from strandline.compute.plan.asked import WHOLE_NODES_MAX, Pieces, nodes_of
+from strandline.compute.plan.scalars.context import Analyst
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.rules.registry import NAMED, rule_of
-from strandline.compute.rules.rule import Rule, own_columns, own_rows
-from strandline.errors import WAITS
-from strandline.frontier.refresh import Refresh
+from strandline.compute.rules.rule import Phase, Rule, Window, frame, own_columns, own_rows, source
+from strandline.errors import WAITS, DefinitionError, Position
+from strandline.frontier import Refresh
 from strandline.problem import Problem, Stopped, Way
 
 FINGERPRINT_DIGITS: Final = 16
@@ -115,7 +141,7 @@ def split(view: PlannedView, name: str, refresh: Refresh | None = None, apart: s
 def delta_plan(stage: Stage, window: Window) -> Node | None:
     """Return the plan of the stage's updates in ``window``, or None if nothing can change.
 
-    It reads frames named by `rules.phase.frame`: of each input ``:delta``, ``:old`` or ``:new`` as the rule needs, of
+    It reads frames named by `rule.frame`: of each input ``:delta``, ``:old`` or ``:new`` as the rule needs, of
     the stage's own stored output ``:old``.  In a first step it reads ``:new`` of the inputs only.
     """
     rule = stage.rule
@@ -209,3 +235,117 @@ def _stage(
         name = f"{kind}-{hashlib.sha256(described.encode()).hexdigest()[:FINGERPRINT_DIGITS]}"
     stored = tuple((each, each) for each in schema.names)
     return Stage(name, kind, plan, tuple(sorted(frames(plan))), schema, stored, reason)
+
+
+_START: Final = Position(1, 1)
+_LINEAR_NODES: Final = Get | Project | Filter | Join | UnionAll | Negate
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """What is put before Spark of a stage: steps, and the columns of each frame that they read."""
+
+    stage: Stage
+    steps: tuple[Node, ...]
+    read: Mapping[str, Schema]
+
+
+def rehearse(stages: Sequence[Stage], collections: Mapping[str, Schema], analyst: Analyst) -> None:
+    """Rehearse a first step, a step at one time and a step at two times of each of ``stages``, in which all changes.
+
+    Of a stage that is recomputed it is the step at one time: each step of it runs the same query, which may be the
+    whole view.  So it is of a linear one: its first step is one term of that step.
+
+    Raises `DefinitionError` if one of them could not run: a mistake of ours, but the author's view to write otherwise.
+    """
+    whole = list(_whole(stages, collections))
+    if sum(nodes_of(stage.plan) for stage in stages) > WHOLE_NODES_MAX:
+        whole = _shortened(whole, analyst)
+    for each in whole:
+        _rehearse(each, analyst)
+
+
+def _whole(stages: Sequence[Stage], collections: Mapping[str, Schema]) -> Iterator[_Rehearsal]:
+    known = dict(collections)
+    for stage in stages:
+        known[stage.name] = stage.schema
+        steps = tuple(step for step in dict.fromkeys(delta_plan(stage, window) for window in _windows(stage)) if step)
+        yield _Rehearsal(stage, steps, {name: known[source(name)[0]] for step in steps for name in frames(step)})
+
+
+def _rehearse(asked: _Rehearsal, analyst: Analyst) -> None:
+    """Put the steps of a stage before Spark in one question; if it refuses that, one by one."""
+    if not asked.steps:
+        return
+    try:
+        analyst.rehearse(asked.steps, asked.read, asked.stage.schema)
+    except DefinitionError as refused:
+        if len(asked.steps) == 1:
+            raise _refused(asked.stage, refused) from refused
+        for step in asked.steps:
+            _rehearse(replace(asked, steps=(step,), read=_read(step, asked.read)), analyst)
+
+
+def _read(step: Node, read: Mapping[str, Schema]) -> dict[str, Schema]:
+    return {name: read[name] for name in frames(step)}
+
+
+def _windows(stage: Stage) -> tuple[Window, ...]:
+    """Return windows whose steps have all that is in any step of ``stage``."""
+    changed = frozenset(stage.inputs)
+    first, one, two = Window(changed, (0,), first=True), Window(changed, (1,)), Window(changed, (1, 2))
+    if stage.reason is not None:
+        return (one,)
+    return (first, one, two) if stage.rule is not None or has_constant(stage.plan) else (one,)
+
+
+def _shortened(whole: Sequence[_Rehearsal], analyst: Analyst) -> list[_Rehearsal]:
+    """Return what is left to be rehearsed once Spark accepts the `_layers` of all steps, expression by expression.
+
+    It may refuse one and accept it as part of a whole, in which a column has a type that no relation has; then that is
+    all of it.
+    """
+    pieces = Pieces(analyst, {name: schema for each in whole for name, schema in each.read.items()})
+    layers = list(dict.fromkeys(layer for each in whole for step in each.steps for layer in _layers(step)))
+    try:
+        schemas = pieces.schemas(layers)
+    except DefinitionError:
+        return list(whole)
+    named = {layer: (f"{RESERVED}layer_{n}", schemas[n]) for n, layer in enumerate(layers)}
+    return [_over_layers(each, named) for each in whole]
+
+
+def _layers(step: Node) -> Iterator[Node]:
+    """Yield the largest parts of ``step`` that only join, compute, filter and unite."""
+    if _is_linear(step):
+        if not isinstance(step, Get):
+            yield step
+        return
+    for below in children(step):
+        yield from _layers(below)
+
+
+def _is_linear(node: Node) -> bool:
+    return isinstance(node, _LINEAR_NODES) and all(map(_is_linear, children(node)))
+
+
+def _over_layers(whole: _Rehearsal, known: Mapping[Node, tuple[str, Schema]]) -> _Rehearsal:
+    """Return the steps over a frame in place of each of the layers ``known``; without those that are one layer."""
+
+    def over(node: Node) -> Node:
+        if node not in known:
+            return rebuilt(node, over)
+        frame, schema = known[node]
+        return Get.of(frame, schema.names)
+
+    def is_known(step: Node) -> bool:
+        return step in known and set(known[step][1]) == set(whole.stage.schema)
+
+    steps = tuple(over(step) for step in whole.steps if not is_known(step))
+    read = {**whole.read, **dict(known.values())}
+    return replace(whole, steps=steps, read={name: read[name] for step in steps for name in frames(step)})
+
+
+def _refused(stage: Stage, refused: DefinitionError) -> DefinitionError:
+    message = f"Spark would refuse a step of this view ({stage.kind}): {refused.message}"
+    return DefinitionError(message, _START)

@@ -8,12 +8,10 @@ moves by an empty append (`quiet` reports this, so that a tick can do many of th
 A fresh shard starts at ``as_of``, the last time that all inputs know: its contents there are computed anew from the
 inputs' contents, and so they are wherever the shard cannot be trusted, or the care changes that the stage needs.
 
-With a schedule (`frontier/refresh.py`) a stage reads its inputs up to a refresh, and what changed since the one before
+With a schedule (`strandline.frontier`) a stage reads its inputs up to a refresh, and what changed since the one before
 is one time: the refresh.  Its shard is known up to the next one.  If none is due when it is new, it is computed all the
 same, and cannot be read before the first one.
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
-
-Long because a step is one subject: all of it moves one sink.
 """
 
 from __future__ import annotations
@@ -25,23 +23,19 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from strandline.compute.care import Care, Strategy, care_of, strategies, whole_error
-from strandline.compute.costs import Costs
+from strandline.compute.care import Care, Planned, StepPlans, Strategy, care_of, strategies, whole_error
 from strandline.compute.lookups import Access
-from strandline.compute.rules.phase import Phase, Window, frame, source
-from strandline.compute.sides import Bounds, Sides
+from strandline.compute.rules.rule import Phase, Window, frame, source
+from strandline.compute.sides import Bounds, Costs, Sides
 from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import BEHIND, STUCK, UNREADABLE, UNWRITTEN, Stage
-from strandline.compute.step_plans import Planned, StepPlans
 from strandline.errors import EvaluationError, Unsettled
-from strandline.frontier.antichain import EMPTY, Frontier, as_time, join, meet
-from strandline.frontier.pace import FOLLOWING, Pace
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import EMPTY, FOLLOWING, Frontier, Pace, Refresh, as_time, join, meet
 from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.store.clock import utc_text
 
 SMALL_ROWS_MAX: Final = 200_000

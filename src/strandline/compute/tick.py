@@ -23,13 +23,13 @@ from typing import Any, TypeAlias
 
 from strandline.compute.step import ANEW, Done, Draft, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 
 SideBySide: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
 """Runs coroutines side by side until all have ended; raises what the first of them raises.  The wiring decides how."""

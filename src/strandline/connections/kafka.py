@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from strandline import extras
-from strandline.connections.addresses import Address, of_hosts
+from strandline.connections.addresses import SECRET, Address, of_hosts
 from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
-from strandline.connections.secrets import SECRET
 from strandline.options import FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret, revealed
 

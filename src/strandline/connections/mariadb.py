@@ -14,10 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from strandline import extras
-from strandline.connections.addresses import Address
+from strandline.connections.addresses import SECRET, Address
 from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.postgres import PORT
-from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
 from strandline.options import PLACE, one_of, option
 from strandline.store.secret import Secret

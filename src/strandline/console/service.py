@@ -13,7 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from strandline.client import Environment
-from strandline.connections.ports import cannot_listen
+from strandline.connections.addresses import cannot_listen
 from strandline.console.gate import Sessions
 from strandline.console.pages import application
 from strandline.console.traces import Traces, traces
@@ -23,8 +23,7 @@ from strandline.errors import ConfigError
 from strandline.instance.carriers.access import Address
 from strandline.instance.carriers.exchange import start_thread
 from strandline.serving import Door, Serving
-from strandline.store.clock import Clock, Ids
-from strandline.store.system import SystemClock, SystemIds
+from strandline.store.clock import Clock, Ids, SystemClock, SystemIds
 
 ANYWHERE: Final = "127.0.0.1:0"
 CONNECTIONS_MAX: Final = 64

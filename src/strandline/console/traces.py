@@ -15,7 +15,7 @@ from strandline import extras
 from strandline.controller.location.config import Config
 from strandline.errors import ConfigError
 from strandline.options import resolve_reference
-from strandline.serving.traffic.counting import Statement
+from strandline.serving.traffic import Statement
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """The environment variables that say where traces go, where the configuration does not."""

@@ -12,22 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from strandline.compute.plan.asked.beside import answered
-from strandline.compute.plan.scalars.analyst import TypeAnalyst
+from strandline.compute.plan.asked import answered
+from strandline.compute.plan.scalars.context import TypeAnalyst
 from strandline.compute.plan.scalars.remembered import Answers
 from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.errors import Disconnected
-from strandline.instance.connections import Connectors, Drivers, Triggers, no_triggers
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Connectors, Drivers, Equipment, Triggers, no_triggers
 from strandline.instance.protocol.carrier import Carrier, Dial
 from strandline.persist.client import PersistClient
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.sources.question import Patience
-from strandline.store.beside import Aside, Beside
-from strandline.store.blob import Blob
-from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.clock import Aside, Beside, Clock, Ids
+from strandline.store.protocols import Blob, Consensus
 
 T = TypeVar("T")
 

@@ -10,7 +10,10 @@ instance.  `FencedError` from any call means that another environment has taken 
 tick means that the engine has ended: only another process goes on.  Any other failure is a *problem* of one item;
 `status` reports it, here and in other processes, and the other items go on.
 
-Long because opening, ticking and closing an environment are one subject: what it holds of the location.
+What Spark has answered about the texts of views, durable: so that a restart plans without Spark.
+
+It is a value of the location, beside the catalog.  Nothing follows from it that Spark would not say again
+(`compute/plan/scalars/remembered.py`), so a store that does not give it or take it stops nothing.
 """
 
 from __future__ import annotations
@@ -18,29 +21,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
+from typing import Final
 
 from strandline.algebra.schema import Schema
+from strandline.compute.plan.scalars.remembered import Answers
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import collection, state_keys
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
-from strandline.controller.introspection import words
+from strandline.controller.introspection import acknowledged
 from strandline.controller.introspection.acknowledged import Acknowledged
-from strandline.controller.location.answers import ANSWERS, keep, recall
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, Item, Materialization, SourceTable, Table, View, kind_of
-from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import OPENING, Claim, Opening, abandon, admit
 from strandline.controller.location.version import Versions
 from strandline.controller.readers import Readers
 from strandline.controller.retention import RELEASING, Retention
 from strandline.controller.standing import complete
 from strandline.controller.syncing import Syncs
-from strandline.controller.writing import CATALOG, Writing
+from strandline.controller.writing import CATALOG, Oracle, Writing
 from strandline.errors import (
     AsOfError,
+    CorruptionError,
     FencedError,
     InvalidUsage,
     NothingStored,
@@ -48,11 +52,11 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, meet
+from strandline.frontier import EMPTY, MINIMUM, Frontier, as_time, meet
 from strandline.instance import live
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Advance, Collection, Command, RunIngestion, RunMaterialization
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.messages import Hello
@@ -63,13 +67,29 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.location import read_mark
 from strandline.persist.handles.register import Register
-from strandline.persist.notices.notify import LocalNotifier, Notifier, Polling
-from strandline.persist.notices.push import PushClient, PushServer
+from strandline.persist.notices import LocalNotifier, Notifier, Polling, PushClient, PushServer
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions, open_transactions
-from strandline.plane.asked import Queries
+from strandline.plane import Queries
 from strandline.sources.question import Patience
+
+ANSWERS: Final = "answers"
+
+
+async def recall(register: Register, answers: Answers) -> None:
+    """Know what was answered before, if it is kept for this authority."""
+    if answers.recalls:
+        with suppress(StoreError, Unavailable, CorruptionError):
+            if (kept := await register.read()) is not None:
+                answers.recall(kept)
+
+
+async def keep(register: Register, answers: Answers) -> None:
+    """Have later processes know what was answered here; nothing is written if nothing was learned."""
+    if answers.learned and (encoded := answers.encode()) is not None:
+        with suppress(StoreError, Unavailable):
+            await register.update(lambda _: encoded)
 
 
 class Core:
@@ -253,7 +273,7 @@ class Core:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.running.counters()
 
-    async def states(self) -> words.States:
+    async def states(self) -> acknowledged.States:
         """Return what is said of items: as this process knows it, if it writes, else as it was published last.
 
         Raises what a store raises.
@@ -263,9 +283,11 @@ class Core:
             return self.parted(self.health.problems(), self.writing.running.report().notices)
         return self.parted(await self.health.published(), await self.health.last_notices())
 
-    def parted(self, problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) -> words.States:
-        """Part what was met, from memory alone, as `words.states` does; what is acknowledged is left out."""
-        return words.states(problems, notices, lambda name, said: self.acknowledged.seen(self.catalog.find(name), said))
+    def parted(self, problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) -> acknowledged.States:
+        """Part what was met, from memory alone, as `acknowledged.states` does; what is acknowledged is left out."""
+        return acknowledged.states(
+            problems, notices, lambda name, said: self.acknowledged.seen(self.catalog.find(name), said)
+        )
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed here for the first time, from memory alone: any thread may ask."""

@@ -1,7 +1,7 @@
 """Planning: the views of the catalog as stages.
 
 A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is, and what Spark
-has answered on the way (`location/answers.py`).  Each internal stage has a shard of its own, found in the catalog by
+has answered on the way (`controller/core.py`).  Each internal stage has a shard of its own, found in the catalog by
 the stage's name; a new version of the planner that plans otherwise finds no shard, makes one, and hydrates it.
 """
 
@@ -14,15 +14,15 @@ from types import MappingProxyType
 import msgspec
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.plan.sql.dialect import parse, position_of, relations
+from strandline.compute.plan.scalars.context import Analyst
+from strandline.compute.plan.sql import parse, position_of, relations
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected, Item, View
 from strandline.controller.location.version import read_by
 from strandline.errors import DefinitionError
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 from strandline.store.clock import Ids
 
 

@@ -10,7 +10,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, begins_of
 from strandline.controller.retention import policy_of
 from strandline.errors import AsOfError, StoreError, StrandlineError, Unavailable
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.instance.instance import unopened
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle

@@ -24,8 +24,7 @@ from typing import Final, TypeAlias
 from strandline.compute.sink.actor import reached
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.config import Config
-from strandline.controller.location.interval import milliseconds
+from strandline.controller.location.config import Config, milliseconds
 from strandline.controller.location.items import (
     LOGS,
     Collected,
@@ -37,9 +36,9 @@ from strandline.controller.location.items import (
     SourceTable,
     View,
 )
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.frontier import MINIMUM, Frontier, as_time, meet
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.read import SinceHandle
 
 HISTORY: Final = "history"
 """The critical reader by which the environment keeps its collections' past readable."""

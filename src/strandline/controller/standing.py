@@ -25,7 +25,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.errors import WAITS
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier import MINIMUM, Frontier, as_time
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import utc_text

@@ -17,10 +17,10 @@ import msgspec
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Materialization
 from strandline.errors import StoreError, Unavailable
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier import MINIMUM, Frontier
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 
 KEY: Final = "syncs"
 FORMAT: Final = 1

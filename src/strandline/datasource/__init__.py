@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from strandline import lazily
 
 if TYPE_CHECKING:
-    from strandline.datasource.releasing import release, streams
     from strandline.datasource.sessions import register
+    from strandline.datasource.stream import release, streams
 
 __all__ = ["register", "release", "streams"]
 
@@ -18,6 +18,6 @@ __getattr__ = lazily.names(
     __name__,
     {
         "register": "strandline.datasource.sessions",
-        **dict.fromkeys(("release", "streams"), "strandline.datasource.releasing"),
+        **dict.fromkeys(("release", "streams"), "strandline.datasource.stream"),
     },
 )

@@ -1,1 +1,1 @@
-"""Spark behind `plane.engine.Engine`: the only room that knows PySpark, SQL text and the JVM."""
+"""Spark behind `plane.Engine`: the only room that knows PySpark, SQL text and the JVM."""

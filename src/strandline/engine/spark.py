@@ -4,8 +4,6 @@ Every call that may block (a job, a file system) runs in one of a few worker thr
 free and the number of concurrent Spark jobs is bounded.  Frames are lazy: rows move when something is staged, collected
 or compared.
 
-Long because it is one class, with every call of `Engine`.
-
 Contract suite: `strandline.testing.contracts.engine_contract`.
 """
 
@@ -25,35 +23,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.algebra.conditions import Condition
-from strandline.algebra.excerpt import Excerpt
-from strandline.algebra.first import First
-from strandline.algebra.nodes import Node, stored_columns
+from strandline.algebra.nodes import First, Node, stored_columns
+from strandline.algebra.notation import Excerpt
+from strandline.algebra.scalar import Condition
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.arrangements.peeks import peeked, peeked_at_once
-from strandline.engine.asked.forms import carried
-from strandline.engine.asked.loops import Loops
-from strandline.engine.frames import inline, newest, taken_back
-from strandline.engine.frames.derived import derived
-from strandline.engine.frames.failures import translated
-from strandline.engine.frames.held import hand_out
-from strandline.engine.frames.narrowed import narrowed
+from strandline.engine.arrangements.cache import Arrangements, peeked, peeked_at_once
+from strandline.engine.asked.catalyst import Loops, carried
+from strandline.engine.frames import inline, transforms
+from strandline.engine.frames.failures import hand_out, translated
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
-from strandline.engine.frames.shared import Shared
-from strandline.engine.parts.arrivals import Arrivals
-from strandline.engine.parts.aside import Aside, OfThisMachine, Places
-from strandline.engine.parts.here import verified
-from strandline.engine.parts.merge import Rewriter
-from strandline.engine.parts.net import Netted, netted
-from strandline.engine.parts.part_store import Parts
-from strandline.engine.parts.prune import reach
-from strandline.engine.parts.scan import Scanner
+from strandline.engine.frames.transforms import Shared, derived, narrowed
+from strandline.engine.parts.aside import Arrivals, Aside, OfThisMachine, Places
+from strandline.engine.parts.merge import Netted, Rewriter, netted
+from strandline.engine.parts.part_store import Parts, verified
+from strandline.engine.parts.scan import Scanner, reach
 from strandline.engine.parts.staging import Stager, is_whole
-from strandline.engine.prepared.asking import only, small_plan
-from strandline.engine.prepared.plans import Plans, are_few
-from strandline.engine.session.cancelling import Cancellable, cancel_jobs, jobs_of_queries, tag_jobs
-from strandline.engine.session.collecting import collected
+from strandline.engine.prepared.plans import Plans, are_few, only, small_plan
+from strandline.engine.session.collecting import Cancellable, cancel_jobs, collected, jobs_of_queries, tag_jobs
 from strandline.engine.session.executors import Executors
 from strandline.engine.session.start import require_running
 from strandline.engine.sql import answers, edits, error_half
@@ -61,14 +47,10 @@ from strandline.engine.sql.analysis import described
 from strandline.engine.sql.rendering import render
 from strandline.engine.union import earliest, union
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
-from strandline.plane.asked import present
-from strandline.plane.described import Described
-from strandline.plane.edits import Edit
-from strandline.plane.hurry import in_hurry
-from strandline.plane.reading import Differences, Errors
+from strandline.plane import Described, Differences, Edit, Errors, in_hurry, present
 
 ANSWER_CONF: Final = (
     "spark.sql.ansi.enabled",
@@ -89,7 +71,7 @@ _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`plane.engine.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
+    """`plane.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
 
     def __init__(
         self, session: SparkSession, store: Parts, place: Places = OfThisMachine, executors: Executors | None = None
@@ -152,7 +134,7 @@ class SparkEngine:
         return dataframe(unwrap(rows), self._session)
 
     def hand_out(self, rows: Rows, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
-        """Return ``rows`` as a frame for the caller; see `strandline.engine.frames.held`."""
+        """Return ``rows`` as a frame for the caller; see `strandline.engine.frames.failures`."""
         return hand_out(self.spark_frame(rows), check, give_back)
 
     def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
@@ -447,18 +429,18 @@ class SparkEngine:
 
     async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
         """See `Engine.cancel`."""
-        return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
+        return wrap(await self._run(partial(transforms.cancelled, unwrap(rows), unwrap(held), time, self._session)))
 
     async def keyed(
         self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
     ) -> Rows:
         """See `Engine.keyed`."""
-        frame = newest.without_idle(unwrap(records))
-        given = {newest.RECORDS: wrap(frame), newest.HELD: held, newest.ERRORS: errors}
+        frame = transforms.without_idle(unwrap(records))
+        given = {transforms.RECORDS: wrap(frame), transforms.HELD: held, transforms.ERRORS: errors}
         there = {name: rows for name, rows in given.items() if rows is not None}
         few = isinstance(frame, Local) and are_few([frame.table])
-        once = few and newest.is_once(frame, key)
-        node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None, once=once)
+        once = few and transforms.is_once(frame, key)
+        node = transforms.plan(frame.names, schema, key, held=held is not None, errors=errors is not None, once=once)
         return await self.evaluate(node, there, origin=earliest(frame))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:

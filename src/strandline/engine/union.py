@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier import TIME_MAX
 
 
 def union(session: SparkSession, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Frame:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from strandline.frontier.antichain import MINIMUM
+from strandline.frontier import MINIMUM
 from strandline.instance.commands import Output
-from strandline.instance.running.dataflows import Dataflows
+from strandline.instance.running.views import Dataflows
 from strandline.sources.ingest import Ingestion
 
 SNAPSHOTTING = "snapshotting"

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from strandline.algebra.schema import Schema
 from strandline.compute.stage import Stage
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 from strandline.materialize.protocol.task import MaterializationSpec
 
 
@@ -109,7 +109,7 @@ class RunMaterialization:
     ``log`` is the key of its recovery log.  ``inputs`` are the collections that ``spec`` binds, in its order; what it
     binds beyond these are tables that are emptied.
     ``continues``: push the good rows of a collection that has errors.  ``every`` (milliseconds) and ``within``: see
-    `materialize/schedule/pace.py`.  ``trigger``: the URL that is called after transactions, or a reference to
+    `materialize/schedule.py`.  ``trigger``: the URL that is called after transactions, or a reference to
     it; empty: none is.  ``fence``: how far beyond the instance's epoch its log is opened: what runs the task with a
     table that it has let go is fenced there.
     """

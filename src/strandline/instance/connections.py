@@ -1,16 +1,23 @@
-"""Connections: how an instance reaches upstreams, endpoints and triggers."""
+"""Connections: how an instance reaches upstreams, endpoints and triggers.
+
+Equipment: what an instance works with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from strandline.algebra.schema import Schema
+from strandline.compute.tick import SideBySide
 from strandline.errors import ConfigError
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver
 from strandline.options import without_login
 from strandline.persist.client import PersistClient
+from strandline.plane import Engine
+from strandline.sources.question import Patience
 from strandline.sources.reader import SourceReader
 
 
@@ -183,3 +190,19 @@ class Triggers(Protocol):
 def no_triggers(url: str) -> Trigger:
     """Refuse a trigger: what an instance does that was given no way to call one."""
     raise ConfigError(f"{without_login(url)} cannot be called from here")
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What an instance works with."""
+
+    client: PersistClient
+    engine: Engine
+    connectors: Connectors
+    drivers: Drivers
+    together: SideBySide
+    patience: Patience
+    """How what goes on beside is begun, and how long an upstream is waited for."""
+    lanes: int
+    """How many stages may take long steps at a time."""
+    triggers: Triggers = no_triggers

@@ -17,9 +17,8 @@ from strandline.algebra.schema import SUCCESSOR
 from strandline.errors import CollectionError
 from strandline.instance.commands import Collection, Output
 from strandline.persist.handles.contents import Half
-from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.read import ReadHandle
-from strandline.plane.reading import Counting, Errors
+from strandline.persist.handles.read import ReadHandle, read_definitely
+from strandline.plane import Counting, Errors
 from strandline.problem import Problem, Stopped, Way
 
 EXCEEDED: Final = Problem(

@@ -10,8 +10,6 @@ caller that has something brought to a time may wait for it, for as long as it l
 What an instance reads and writes of a shard goes through the client, what it knows of upstreams and endpoints through
 `Connectors` and `Drivers`.  It may be read-only: then sources bind nothing, sinks mint nothing and endpoints get
 nothing, until it is allowed to write.
-
-Long because what runs is started, brought on, reported and ended in one place.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from itertools import chain
 
 import pyarrow as pa
 
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.correction import Disagreement
 from strandline.compute.tick import TickReport
 from strandline.errors import ConfigError, FencedError, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier, as_time, meet
+from strandline.frontier import Frontier, as_time, meet
 from strandline.instance import beginnings, live
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import (
@@ -41,13 +39,12 @@ from strandline.instance.commands import (
     inputs_of,
     outputs_of,
 )
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Equipment
 from strandline.instance.error_half import ErrorBudgets
-from strandline.instance.indexes.kept import Indexes
+from strandline.instance.indexes.index import Indexes
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
-from strandline.instance.running.announcing import Announcer
-from strandline.instance.running.deliveries import Deliveries
+from strandline.instance.running.deliveries import Announcer, Deliveries
 from strandline.instance.running.sources import Sources
 from strandline.instance.running.views import Views
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
@@ -58,7 +55,7 @@ from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
-from strandline.sources.envelopes.choice import sort_of
+from strandline.sources.envelopes import sort_of
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled

@@ -19,8 +19,8 @@ from strandline.compute.step import Done
 from strandline.instance.beginnings import Beginning
 from strandline.instance.indexes.index import Index
 from strandline.instance.reports import SourceFigures
-from strandline.instance.running.dataflows import Dataflows
-from strandline.materialize.splits.task import Splits
+from strandline.instance.running.views import Dataflows
+from strandline.materialize.splits import Splits
 
 SINK: Final = "sink"
 MOVING: Final = "moving"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from strandline.errors import FencedError
 from strandline.persist.shard.patience import Deadline
-from strandline.store.beside import Beside, Running
+from strandline.store.clock import Beside, Running
 
 T = TypeVar("T")
 Turn: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

@@ -8,7 +8,7 @@ from typing import Final
 
 from strandline.algebra.schema import Column
 from strandline.errors import WAITS
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.status import Status as TaskStatus
 from strandline.problem import Problem, Stopped
 from strandline.sources.status import Status as SourceStatus

@@ -25,8 +25,7 @@ from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged
 from strandline.persist.together.transactions import Transactions, Writes
-from strandline.plane.asked import COMMITS, COMPUTES, at_stage, until_stopped
-from strandline.plane.engine import Engine
+from strandline.plane import COMMITS, COMPUTES, Engine, at_stage, until_stopped
 
 SMALL_ROWS_MAX = 20_000
 

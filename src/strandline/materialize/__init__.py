@@ -1,3 +1,3 @@
 """Exactly once, out: the transactional message protocol between the runtime and an endpoint's driver."""
 
-__all__ = ["driver", "feed", "log", "reduced", "status"]
+__all__ = ["driver", "feed", "log", "reduced", "schedule", "splits", "status"]

@@ -3,12 +3,16 @@
 A driver has five calls.  `Driver.spec` returns which configuration it takes.  `Driver.validate` returns, for every
 column of every binding, whether the endpoint can, may, or must store it, and why.  `Driver.apply` makes the endpoint's
 resources fit the bindings; `Driver.preview` returns what that would do.  `Driver.open` starts a session, a stream of
-messages in the grammar of `messages` (checked by `grammar.Conversation` on either side).  A wire protocol has the same
+messages in the grammar of `messages` (checked by `messages.Conversation` on either side).  A wire protocol has the same
 shape: unary calls, then one session.
+
+Answers: what a session has said and its runtime has not received yet, for drivers that live in an event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
@@ -22,8 +26,7 @@ from strandline.extras import FLOW, no_extras, require
 from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.refusals import REFILL
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec, StateUpdate
 from strandline.options import schema
 from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import Clock
@@ -287,3 +290,37 @@ def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> N
                     f"{binding.collection!r} cannot be materialized into {binding.resource!r}: "
                     f"column {shown(column.name)}: {constraint.reason}"
                 )
+
+
+class Answers:
+    """A queue of one sender and one receiver, in one event loop.
+
+    It has no bound: a session answers at most what it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self._said: deque[Response] = deque()
+        self._came = asyncio.Event()
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def put(self, message: Response) -> None:
+        """Add an answer."""
+        self._said.append(message)
+        self._came.set()
+
+    def fail(self, error: Exception) -> None:
+        """Have `take` raise ``error`` once all answers are taken: no more will come."""
+        self._error = error
+        self._came.set()
+
+    async def take(self) -> Response:
+        """Return the oldest answer, as soon as there is one.  Raises what `fail` was given."""
+        while not self._said:
+            if self._error is not None:
+                raise self._error
+            self._came.clear()
+            await self._came.wait()
+        return self._said.popleft()

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import EMPTY, Frontier, as_time, meet
+from strandline.frontier import EMPTY, Frontier, as_time, meet
 
 Batches: TypeAlias = AsyncGenerator[pa.RecordBatch, None]
 """Batches of bounded size; a reader that stops early must close the iterator (`aclosing`)."""

@@ -31,7 +31,7 @@ from strandline.materialize.protocol.refusals import DAMAGED, OTHER_VERSION
 from strandline.materialize.protocol.task import Checkpoint, Extent, KeyRange, Progress
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 from strandline.store.seal import Kind
 
 FORMAT: Final = 1

@@ -6,9 +6,8 @@ beside them, and in the rooms inside, are for other rooms.
 """
 
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.read import ReadHandle, SinceHandle
 from strandline.persist.handles.records import RecordShard
-from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.updates import RowCodec, ValueCodec
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.together.multi import MultiWriteHandle, open_multi
@@ -30,6 +29,7 @@ __all__ = [
     "WriteHandle",
     "client",
     "fsck",
+    "notices",
     "open_multi",
     "open_transactions",
     "read_stream",

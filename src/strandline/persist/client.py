@@ -2,8 +2,6 @@
 
 A process has one `PersistClient` for each location.  Handles to one shard share one `Machine`, so they see each other's
 commits at once.
-
-Long because every handle is opened here, over one set of stores and caches.
 """
 
 from __future__ import annotations
@@ -15,21 +13,17 @@ from typing import Any, Final
 
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, Indeterminate, StoreError, StrandlineError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.contents import Merger
-from strandline.persist.handles.lease import Lease
-from strandline.persist.handles.names import KEY, OWNERS, Names
-from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.read import Lease, ReadHandle, SinceHandle
 from strandline.persist.handles.records import SCHEMA, RecordMerger, RecordShard
-from strandline.persist.handles.register import Register
-from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.register import KEY, OWNERS, Names, Register
 from strandline.persist.handles.updates import RowCodec
 from strandline.persist.handles.write import WriteHandle, fenced
-from strandline.persist.notices.notify import Notifier, Polling
+from strandline.persist.notices import Notifier, Polling
 from strandline.persist.shard.evolution import parse_schema, widened
 from strandline.persist.shard.machine import ROLLUP_EVERY, Command, Machine
-from strandline.persist.shard.metrics import Metrics
-from strandline.persist.shard.patience import PatientBlob
+from strandline.persist.shard.patience import Metrics, PatientBlob
 from strandline.persist.shard.state import (
     Append,
     AppendOutcome,
@@ -42,13 +36,10 @@ from strandline.persist.shard.state import (
     mark_swept,
 )
 from strandline.persist.shard.trace import due
-from strandline.persist.upkeep.collect import DELETION_GRACE_MS, Collector
+from strandline.persist.upkeep.collect import DELETION_GRACE_MS, Collector, Inspection, inspect, retire
 from strandline.persist.upkeep.compact import Compactor
-from strandline.persist.upkeep.inspect import Inspection, inspect
-from strandline.persist.upkeep.retire import retire
-from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Committed, CompareAndSet, Consensus
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Consensus
 
 AWAY_AFTER: Final = 2
 """After so many machines in a row that a store did not answer, `commit_many` asks it no more."""

@@ -21,21 +21,19 @@ from typing import Final
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.frontier import EMPTY, TIME_MAX, Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, Half, Merger
 from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.records import read_records
 from strandline.persist.shard import codec
-from strandline.persist.shard.batch import Batch, BlobPart, as_batch
+from strandline.persist.shard.batch import Batch, BlobPart, as_batch, shard_prefix
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.invariants import check
-from strandline.persist.shard.objects import shard_prefix
 from strandline.persist.shard.state import FIRST_SEQNO, ShardState
-from strandline.persist.together.ledger import Committed, Ledger
-from strandline.persist.together.transactions import LOGS
+from strandline.persist.together.transactions import LOGS, Committed, Ledger
 from strandline.persist.upkeep.compact import UNNAMED
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 from strandline.store.seal import Kind, unseal, version_key
 
 _FIRST_ROLLUP: Final = f"/rollup/{FIRST_SEQNO}-"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from strandline import lazily
 
 if TYPE_CHECKING:
-    from strandline.serving.places import Door, Serving, serve
     from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect, writer
+    from strandline.serving.server import Door, Serving, serve
 
-__all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve", "writer"]
+__all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve", "traffic", "writer"]
 
 __getattr__ = lazily.names(
     __name__,
     {
-        **dict.fromkeys(("Door", "Serving", "serve"), "strandline.serving.places"),
+        **dict.fromkeys(("Door", "Serving", "serve"), "strandline.serving.server"),
         **dict.fromkeys(("RemoteEnvironment", "RemoteTransaction", "connect", "writer"), "strandline.serving.remote"),
     },
 )

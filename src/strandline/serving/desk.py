@@ -9,8 +9,6 @@ It is kept until it is fetched or `RESULT_IDLE_S` have passed, most of it in a t
 many are computed at a time.  How large a result is shows when it is computed: `FILES_BYTES_MAX` is what all of them may
 have then.
 
-Long because every kind of call comes here.
-
 Laws: E1, E2.
 """
 
@@ -29,16 +27,16 @@ from sqlglot import exp
 from strandline.algebra.arrow_types import arrow_schema, spark_type
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.client import Cancel, Environment, Events, Transaction, ended_by, present
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.controller.asking.reads import NotYetError
 from strandline.controller.language import arguments, statements
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.instance.indexes.keys import packed
-from strandline.plane.asked import CATCHES_UP, at_stage
+from strandline.plane import CATCHES_UP, at_stage
 from strandline.serving import parameters
 from strandline.serving.kept import Held, Kept
 from strandline.serving.parameters import identifier
-from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic, one_statement
+from strandline.serving.traffic import CHANGE, QUERY, Traffic, one_statement
 from strandline.store.clock import Clock, Ids
 
 T = TypeVar("T")

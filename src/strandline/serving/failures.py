@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline import errors
-from strandline.connections.ports import cannot_listen
+from strandline.connections.addresses import cannot_listen
 from strandline.errors import (
     AsOfError,
     CollectionError,

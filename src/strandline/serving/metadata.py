@@ -4,6 +4,17 @@ Collections have no catalog and no schema; introspection relations are in the sc
 of SQL's LIKE.
 
 Source: https://arrow.apache.org/docs/format/FlightSql.html.
+
+Facts: what the server is and can do, by the numbers that Flight SQL gives to such questions (``SqlInfo``).
+
+All that a JDBC driver asks for is here: it takes a question without an answer for an error of its own.  Limits are 0
+where there is none, or none that is known.
+
+Source: https://arrow.apache.org/docs/format/FlightSql.html, and the Java API of java.sql.DatabaseMetaData.
+
+SQL types: what columns can be, as tools ask for it before they make a table (``XdbcTypeInfo``).
+
+Source: https://arrow.apache.org/docs/format/FlightSql.html, and the Java API of java.sql.Types.
 """
 
 from __future__ import annotations
@@ -11,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,9 +31,184 @@ from strandline.algebra.arrow_types import arrow_schema
 from strandline.algebra.schema import Schema
 from strandline.controller.introspection.naming import SCHEMA
 from strandline.controller.introspection.relations import RELATIONS
-from strandline.serving.facts import CHOICES, FACTS
 from strandline.serving.messages import Message, kind_of
-from strandline.serving.sql_types import type_info
+
+_LIMITS: Final = range(541, 562)
+_SERIALIZABLE: Final = 4
+
+FACTS: Final[dict[int, Any]] = {
+    0: "Strandline",  # the server's name
+    1: version("strandline"),
+    2: pa.__version__,
+    3: False,  # it is not read-only
+    4: True,  # it takes SQL
+    5: False,  # and no Substrait
+    9: False,  # a query is cancelled by ending its call
+    10: True,  # rows come in bulk
+    11: True,  # also in a transaction
+    500: False,  # there are no catalogs to create
+    501: False,  # and no schemas
+    502: True,  # there are tables
+    504: "`",  # what quotes a name
+    506: True,  # every table can be read
+    508: [],  # further words that are reserved
+    509: [],  # functions: those of Spark, too many to list
+    510: [],
+    511: [],
+    512: [],
+    513: "\\",  # what escapes a character of a pattern
+    514: "",  # a name without quotes has no other characters
+    515: True,  # columns may have aliases
+    516: True,  # NULL + 1 is NULL
+    517: {},  # there is no CONVERT
+    518: True,  # tables may have aliases
+    519: False,  # which need not differ from their names
+    520: True,  # ORDER BY takes expressions
+    521: True,  # and columns that are not shown
+    523: True,  # LIKE … ESCAPE
+    524: False,  # every column may be NULL
+    527: False,  # there are no constraints
+    529: "schema",
+    530: "procedure",
+    531: "catalog",
+    532: False,
+    536: False,  # there is no SELECT … FOR UPDATE
+    537: False,  # and no procedure
+    539: True,  # subqueries may be correlated
+    **dict.fromkeys(_LIMITS, 0),
+    556: False,
+    562: _SERIALIZABLE,
+    563: True,  # there are transactions
+    565: False,  # a definition commits none
+    566: False,  # and is refused in one
+    572: True,  # several rows of parameters at once
+    573: False,  # no savepoints
+    574: False,  # parameters are question marks
+    575: False,
+    576: False,
+}
+"""Texts, booleans, whole numbers, lists of texts and (empty) maps."""
+
+CHOICES: Final[dict[int, int]] = {
+    8: 1,  # transactions, without savepoints
+    100: 0,
+    101: 600_000,  # milliseconds that a transaction may rest
+    503: 1,  # names are compared without case
+    505: 1,  # also those in quotes
+    507: 1,  # NULL is the least
+    522: 0b11,  # GROUP BY what is not shown, and with further columns
+    525: 0b11,  # core grammar
+    526: 0b1,  # the entry level of SQL-92
+    528: 0b110,  # full outer joins
+    533: 0,
+    534: 0,
+    535: 0,
+    538: 0b111,  # subqueries in comparisons, EXISTS and IN
+    540: 0b11,  # UNION, UNION ALL
+    564: 1 << _SERIALIZABLE,
+    567: 0b10,  # a result is read forward
+    568: 0,
+    569: 0,
+    570: 0,
+    571: 0,
+}
+"""Choices, and sets of them."""
+
+
+_SHAPE: Final = pa.schema(
+    [
+        pa.field("type_name", pa.string(), nullable=False),
+        pa.field("data_type", pa.int32(), nullable=False),
+        ("column_size", pa.int32()),
+        ("literal_prefix", pa.string()),
+        ("literal_suffix", pa.string()),
+        ("create_params", pa.list_(pa.field("item", pa.string(), nullable=False))),
+        pa.field("nullable", pa.int32(), nullable=False),
+        pa.field("case_sensitive", pa.bool_(), nullable=False),
+        pa.field("searchable", pa.int32(), nullable=False),
+        ("unsigned_attribute", pa.bool_()),
+        pa.field("fixed_prec_scale", pa.bool_(), nullable=False),
+        ("auto_increment", pa.bool_()),
+        ("local_type_name", pa.string()),
+        ("minimum_scale", pa.int32()),
+        ("maximum_scale", pa.int32()),
+        pa.field("sql_data_type", pa.int32(), nullable=False),
+        ("datetime_subcode", pa.int32()),
+        ("num_prec_radix", pa.int32()),
+        ("interval_precision", pa.int32()),
+    ]
+)
+_DATETIME: Final = 9
+_SUBCODES: Final = {91: 1, 93: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """A type: its name, its number, how many digits or characters it has (None: no bound), and what a literal is in.
+
+    ``radix``: of the digits of a number; None: it is none.
+    """
+
+    name: str
+    number: int
+    size: int | None = None
+    prefix: str | None = None
+    radix: int | None = None
+    scale: int = 0
+
+
+_TYPES: Final = (
+    _Type("BOOLEAN", -7, 1),
+    _Type("TINYINT", -6, 3, radix=10),
+    _Type("SMALLINT", 5, 5, radix=10),
+    _Type("INT", 4, 10, radix=10),
+    _Type("BIGINT", -5, 19, radix=10),
+    _Type("FLOAT", 7, 24, radix=2),
+    _Type("DOUBLE", 8, 53, radix=2),
+    _Type("DECIMAL", 3, 38, radix=10, scale=38),
+    _Type("STRING", 12, prefix="'"),
+    _Type("BINARY", -3, prefix="X'"),
+    _Type("DATE", 91, 10, "DATE '"),
+    _Type("TIMESTAMP", 93, 26, "TIMESTAMP '", scale=6),
+    _Type("TIMESTAMP_NTZ", 93, 26, "TIMESTAMP_NTZ '", scale=6),
+)
+
+
+def type_info(number: int | None) -> pa.Table:
+    """Return what is known of the types with this number (of java.sql.Types); None: of all of them.
+
+    >>> type_info(93)["type_name"].to_pylist()
+    ['TIMESTAMP', 'TIMESTAMP_NTZ']
+    """
+    found = [each for each in _TYPES if number in (None, each.number)]
+    rows = [_row(each) for each in sorted(found, key=lambda each: each.number)]
+    return pa.Table.from_pylist(rows, schema=_SHAPE)
+
+
+def _row(kind: _Type) -> dict[str, object]:
+    subcode = _SUBCODES.get(kind.number)
+    return {
+        "type_name": kind.name,
+        "data_type": kind.number,
+        "column_size": kind.size,
+        "literal_prefix": kind.prefix,
+        "literal_suffix": None if kind.prefix is None else "'",
+        "create_params": ["precision", "scale"] if kind.name == "DECIMAL" else [],
+        "nullable": 1,  # every column may be NULL
+        "case_sensitive": kind.name == "STRING",
+        "searchable": 3 if kind.name == "STRING" else 2,  # 2: in comparisons, 3: also with LIKE
+        "unsigned_attribute": None if kind.radix is None else False,
+        "fixed_prec_scale": False,
+        "auto_increment": False,
+        "local_type_name": kind.name,
+        "minimum_scale": None if kind.radix is None and not kind.scale else 0,
+        "maximum_scale": None if kind.radix is None and not kind.scale else kind.scale,
+        "sql_data_type": kind.number if subcode is None else _DATETIME,
+        "datetime_subcode": subcode,
+        "num_prec_radix": kind.radix,
+        "interval_precision": None,
+    }
+
 
 TABLE_TYPES: Final = {"table": "TABLE", "view": "VIEW", "source": "SOURCE TABLE", "source_table": "SOURCE TABLE"}
 """What a kind of collection is called; an introspection relation is a SYSTEM TABLE."""

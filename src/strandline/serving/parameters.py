@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.algebra.schema import quote
-from strandline.compute.plan.sql.dialect import question_marks
+from strandline.compute.plan.sql import question_marks
 from strandline.controller.language import statements
 from strandline.errors import InvalidUsage
 

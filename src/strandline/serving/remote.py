@@ -1,7 +1,5 @@
 """Remote: the environment that another process has open, with the face of `Environment`, over Arrow Flight SQL.
 
-Long because it is one class, with every call of the face.
-
 It needs no Spark.  So a query answers with an `Answer`, which has the rows as Arrow, and the few methods of a DataFrame
 that show or convert them.
 """
@@ -23,19 +21,19 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from strandline.algebra.readable import readable
+from strandline.algebra.notation import readable
 from strandline.algebra.schema import Column, Schema
 from strandline.client import Cancel, Progress, Updates, heeding_interrupts, present
 from strandline.compute.rules.explanation import Explanation
 from strandline.controller.language import arguments
-from strandline.controller.location.paths import path_of
+from strandline.controller.location.config import path_of
 from strandline.errors import ConfigError, InvalidUsage, StrandlineError
 from strandline.instance.carriers.access import Address
 from strandline.options import resolve_reference
 from strandline.serving import calls
 from strandline.serving.failures import OURS, as_ours
+from strandline.store.clock import SystemIds
 from strandline.store.secret import Secret
-from strandline.store.system import SystemIds
 
 if TYPE_CHECKING:
     from strandline.controller.asking.verification import Verification

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from strandline.algebra.schema import RESERVED, Column, Schema
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.problem import Way
 
 ANEW: Final = Way("define it anew, with all that reads it", "strandline anew {item:shell} --apply")

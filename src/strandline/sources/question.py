@@ -19,8 +19,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from strandline.errors import Unavailable
 from strandline.problem import Problem, Stopped, Way
-from strandline.store.beside import Beside, Inline, Running
-from strandline.store.clock import Clock, utc_text
+from strandline.store.clock import Beside, Clock, Inline, Running, utc_text
 
 T = TypeVar("T")
 

@@ -22,14 +22,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.messages import DatedFile, FileFormat
 from strandline.algebra.schema import Column, Schema, ddl_of
 from strandline.errors import SourceError
 from strandline.extras import no_extras
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
@@ -64,7 +64,7 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A record is what the row of its key is from now on, or that there is none (columns: `algebra.keyed`)."""
+    """A record is what the row of its key is from now on, or that there is none (columns: `algebra.messages`)."""
 
     key: tuple[str, ...]
 
@@ -131,7 +131,7 @@ class SourceReader(Protocol):
         Messages that cannot be decoded are rows of the err half with diff 1.  With ``locate`` their ``__error`` says
         where each of them is and what is wrong with it, which may take more passes; without, only that they are
         errors.  The rows of the ok half are the same.  Where such a message takes a record back, its error says so
-        (`algebra.undecoded`); ingestion cancels it with the error of that record.
+        (`algebra.messages`); ingestion cancels it with the error of that record.
         """
         ...
 

@@ -13,7 +13,7 @@ Trap: what is durable up to ``upper`` is resumed from the binding of its *predec
 further on, upstream would forget messages that we do not have (law R4).  So compaction must stay one step below the
 durable upper.
 
-Laws: `sources/invariants.py`; the naive truth: `sources/spec.py`.
+Laws: `sources/remap.py`; the naive truth: `sources/spec.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from itertools import pairwise
 from typing import Final
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier, meet
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier, Offsets, meet
 
 NOTHING_READ: Final = Offsets()
 

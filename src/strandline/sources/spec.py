@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 
 Message = tuple[str, int]
 """A source update, as far as its time depends on it: partition and offset."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strandline.algebra.schema import Column
-from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import MINIMUM, Frontier, Offsets
 from strandline.sources.reclock import NOTHING_READ
 
 

@@ -22,16 +22,14 @@ from msgspec import structs
 
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, DefinitionError, SourceError, Unavailable, reason
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import MINIMUM, Frontier, Offsets, as_time
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.envelopes.choice import envelope_of
-from strandline.sources.envelopes.envelope import Envelope
+from strandline.sources.envelopes import Envelope, envelope_of
 from strandline.sources.kinds import ConfirmsReads
 from strandline.sources.reader import ColumnsAdded, Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice

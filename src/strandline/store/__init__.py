@@ -3,4 +3,4 @@
 This package treats what it stores as plain bytes.
 """
 
-__all__ = ["beside", "blob", "clock", "consensus", "keys", "memory", "postgres_forms", "seal", "secret", "system"]
+__all__ = ["clock", "memory", "postgres_forms", "protocols", "seal", "secret"]

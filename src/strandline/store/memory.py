@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from strandline.store.blob import Tagged
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned, check_limit, check_truncation
-from strandline.store.keys import check_key, check_prefix
+from strandline.store.protocols import (
+    Committed,
+    CompareAndSet,
+    Mismatch,
+    Tagged,
+    Versioned,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_truncation,
+)
 
 
 class MemoryBlob:

@@ -15,8 +15,16 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from strandline.errors import Determinate, Indeterminate
-from strandline.store.blob import Blob, ObjectStore, Tagged
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.protocols import (
+    Blob,
+    Committed,
+    CompareAndSet,
+    Consensus,
+    Mismatch,
+    ObjectStore,
+    Tagged,
+    Versioned,
+)
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from strandline.testing.contracts.drivers import driver_contract
     from strandline.testing.trial import view
 
-__all__ = ["blob_contract", "consensus_contract", "driver_contract", "reader_contract", "view"]
+__all__ = ["blob_contract", "checking", "consensus_contract", "driver_contract", "reader_contract", "view"]
 
 __getattr__ = lazily.names(
     __name__,

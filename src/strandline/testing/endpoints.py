@@ -17,14 +17,13 @@ import pyarrow as pa
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.errors import CorruptionError
-from strandline.materialize.answers import Answers
-from strandline.materialize.driver import Applied, Constraint, ConstraintKind, Contents, DriverSpec, Validated
-from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.driver import Answers, Applied, Constraint, ConstraintKind, Contents, DriverSpec, Validated
 from strandline.materialize.protocol.messages import (
     DELETE,
     EXISTS,
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,
@@ -37,9 +36,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec, StateUpdate, canonical
 
 Row = dict[str, Any]
 

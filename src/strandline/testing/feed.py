@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import MINIMUM, Frontier, join
+from strandline.frontier import MINIMUM, Frontier, join
 from strandline.materialize.feed import Batches, Changes
-from strandline.materialize.protocol.spec import canonical
+from strandline.materialize.protocol.task import canonical
 
 
 class ListFeed:

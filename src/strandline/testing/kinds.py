@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import ANY_TEXT, PLACE, TEXT, option
 from strandline.persist.handles.contents import Rows
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery

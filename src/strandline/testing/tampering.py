@@ -16,13 +16,13 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

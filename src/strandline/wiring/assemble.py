@@ -25,17 +25,15 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import Opening, SystemProcesses
 from strandline.errors import StoreError, Unavailable
-from strandline.store.blob import Blob
 from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
-from strandline.store.consensus import Consensus
-from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring.consensuses import consensus_of
-from strandline.wiring.locations import Location, location_of
+from strandline.store.clock import SystemClock, SystemIds
+from strandline.store.protocols import Blob, Consensus
+from strandline.wiring.locations import Location, consensus_of, location_of
 from strandline.wiring.loop import RunningTask, Threads, at_once, side_by_side
-from strandline.wiring.planes import Plane, late
 from strandline.wiring.registry import DRIVERS, Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
+from strandline.wiring.spark_start import Plane, late
 from strandline.wiring.stores import agreed
 
 PLANNING_MAX: Final = 4
@@ -69,7 +67,8 @@ def assemble(
     ``claims``: it will be written to at once.  So a holder that lives is met here, before Spark is started, and not
     only by the environment; and other processes learn that this one opens it.
 
-    ``waits``: Spark is started when a call first needs it (`wiring/planes.py`), which then raises what is said of Java.
+    ``waits``: Spark is started when a call first needs it (`wiring/spark_start.py`), which then raises what is said of
+    Java.
 
     Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
     is given stores that cannot be changed.

@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from strandline.store.beside import Call
-from strandline.store.clock import Clock
+from strandline.store.clock import Call, Clock
 
 T = TypeVar("T")
 

@@ -22,13 +22,11 @@ from strandline.engine.session.start import adopt, build, stop
 from strandline.engine.session.workers import Workers
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
-from strandline.persist.shard.objects import scratch_prefix
-from strandline.plane.hurry import in_hurry
-from strandline.store.clock import Clock, Ids
-from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring.authority import authority
+from strandline.persist.shard.batch import scratch_prefix
+from strandline.plane import in_hurry
+from strandline.store.clock import Clock, Ids, SystemClock, SystemIds
 from strandline.wiring.locations import Location
-from strandline.wiring.planes import Plane
+from strandline.wiring.spark_start import Plane, authority
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

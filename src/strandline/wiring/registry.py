@@ -1,33 +1,84 @@
 """The registry: every reader that CREATE SOURCE may name, and every driver that CREATE MATERIALIZATION may name.
 
 A reader or a driver is an entry in its own file, which is imported when it is chosen; here is one line for each.
+
+Kinds by name: which there are is known at once, and each one's module is imported when it is first chosen.
+
+So a question that concerns no endpoint loads no endpoint's library.  Trap: `values` and `items` import all of them.
+
+The page of all options, docs/options.md, as readers, drivers and stores declare them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from strandline.algebra.schema import Schema, quote
+from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.extras import require
 from strandline.instance.commands import Output, RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
-from strandline.options import resolve_reference, understood
+from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, OfFiles, ReaderKind, SourceReader, Surroundings
 from strandline.store.clock import Clock
-from strandline.wiring.kinds import Kinds
+from strandline.wiring.locations import LOCATION_KINDS as LOCATIONS
 
 if TYPE_CHECKING:
-    from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
+    from strandline.materialize.drivers.webhook.receiver import WebhookTrigger
+
 
 K = TypeVar("K")
+
+
+class Kinds(MutableMapping[str, K]):
+    """The kinds whose modules are in ``places``, by name; one that is set takes the place of an imported one.
+
+    ``find`` returns the kind of a name from its module; default: the module's ``KIND``.
+    """
+
+    def __init__(
+        self, places: Mapping[str, str], find: Callable[[str, ModuleType], Any] = lambda _, module: module.KIND
+    ) -> None:
+        self._places = dict(places)
+        self._find = find
+        self._known: dict[str, K] = {}
+
+    def __getitem__(self, name: str) -> K:
+        """Return the kind ``name``."""
+        if name not in self._known:
+            self._known[name] = self._find(name, import_module(self._places[name]))
+        return self._known[name]
+
+    def __setitem__(self, name: str, kind: K) -> None:
+        """Have ``kind`` go by ``name``."""
+        self._known[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        """Forget what was set as ``name``."""
+        del self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a kind, without importing it."""
+        return name in self._places or name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, in the order in which they are written down."""
+        return iter(dict.fromkeys((*self._places, *self._known)))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._places.keys() | self._known.keys())
+
 
 READERS: Final[Kinds[ReaderKind[Any]]] = Kinds(
     {
@@ -337,10 +388,51 @@ def opened(kind: DriverKind[Any], options: Mapping[str, str], clock: Clock) -> D
 
 def trigger(url: str) -> WebhookTrigger:
     """Return the trigger of a URL, or of a reference to one.  Raises `DefinitionError` if it is no URL."""
-    from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
+    from strandline.materialize.drivers.webhook.receiver import WebhookTrigger
 
     resolved = _resolved(url)
     try:
         return WebhookTrigger(resolved)
     except ValueError:
         raise DefinitionError("option 'trigger' must be a URL, as https://example.org/hook, or refer to one") from None
+
+
+def page() -> str:
+    """Return every option of every source, endpoint and store, as the Markdown of docs/options.md."""
+    parts = [
+        _HEAD,
+        "## Sources\n\nEvery source takes these:\n",
+        *lines(SourceOptions),
+        *(part for kind in READERS.values() for part in _reader_lines(kind)),
+        *(
+            part
+            for kind in CONNECTIONS.values()
+            for part in (f"\n## Connections `TO {kind.name}`\n", *lines(kind.options))
+        ),
+        "\n## Materializations\n\nEvery materialization takes these:\n",
+        *lines(MaterializationOptions),
+    ]
+    for driver_kind in DRIVERS.values():
+        parts += [f"\n### `INTO {driver_kind.name}` ({driver_kind.documentation_url})\n", *lines(driver_kind.options)]
+        parts += ["\nOf each table:\n", *lines(driver_kind.resource)]
+    for location in dict.fromkeys(LOCATIONS.values()):
+        if location.options is not None:
+            parts += [f"\n## `storage` of a location `{location.form}`\n", *lines(location.options)]
+    return "\n".join(parts)
+
+
+def _reader_lines(kind: ReaderKind[Any]) -> Iterator[str]:
+    yield f"\n### `USING {kind.name}`\n"
+    for option, connection in kind.connections.items():
+        yield f"`{option}` names a connection `TO {connection.name}`, which gives that one's options.\n"
+    if kind.tables:
+        yield "It has tables: the source has no columns, and `CREATE TABLE … FROM SOURCE` makes a collection of each.\n"
+    yield from lines(kind.options)
+
+
+_HEAD: Final = """# Options
+
+`strandline options` prints this page, from what readers, drivers and stores declare; a test compares. An option is a
+text. Where its meaning says so, it may be a reference to the place of the real value: `env:NAME` or `file:PATH`. A
+secret must be one.
+"""

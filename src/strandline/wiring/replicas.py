@@ -19,8 +19,8 @@ from strandline.instance.carriers.access import ClientAccess, ServerAccess
 from strandline.instance.carriers.flight import FlightListener, dialer
 from strandline.instance.protocol.carrier import Carrier, Dial, Serve
 from strandline.options import resolve_reference
+from strandline.store.clock import SystemIds
 from strandline.store.secret import Secret
-from strandline.store.system import SystemIds
 
 BESIDE: Final = "replica-token"
 """The file in a location that has its token."""

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 from strandline.controller.location.config import Mode
 from strandline.errors import ConfigError, NothingStored
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
-from strandline.store.blob import Blob
-from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
-from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring.consensuses import ConsensusPlace, consensus_of
-from strandline.wiring.locations import InMemory, Location, location_of
+from strandline.store.clock import Clock, Ids, SystemClock, SystemIds
+from strandline.store.protocols import Blob, Consensus
+from strandline.wiring.locations import ConsensusPlace, InMemory, Location, consensus_of, location_of
 from strandline.wiring.loop import at_once
 
 if TYPE_CHECKING:

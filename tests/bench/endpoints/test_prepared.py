@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF
 from strandline.bench.endpoints.prepared import PreparedFeed, appends, total_of, upserts
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 
 
 def test_changes_leave_the_rows_that_a_peer_is_given() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from strandline.cli.shell import connection
 from strandline.cli.shell.connection import Connection
-from strandline.cli.shell.working import followed, interruptible
+from strandline.cli.shell.running import followed, interruptible
 from strandline.client import Environment
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.serving import RemoteEnvironment

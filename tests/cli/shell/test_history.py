@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli.shell import history
-from strandline.cli.shell.history import KEPT_MAX, KeptHistory, may_be_kept
+from strandline.cli.shell import prompting
+from strandline.cli.shell.prompting import KEPT_MAX, KeptHistory, may_be_kept
 
 SECRETS = [
     "CREATE CONNECTION pg TO postgres (host = 'db', password = 'hunter2')",
@@ -72,6 +72,6 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path, mon
     """Damage: on a machine with a full disk there is no shell."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    kept = KeptHistory(history.place())
+    kept = KeptHistory(prompting.place())
     kept.store_string("SELECT 1;")
     assert list(kept.load_history_strings()) == []

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from strandline.cli.shell.following import Scroll
-from strandline.cli.shell.tables import Look, counted, fit, lines
+from strandline.cli.shell.tables import Look, Scroll, counted, fit, lines
 from strandline.client import Progress, Updates
 
 HOSTILE = "\x1b[2J\x1b]0;gone\x07 two\nlines \u202e"

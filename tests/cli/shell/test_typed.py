@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from strandline.cli.shell import commands
-from strandline.cli.shell.colours import coloured, parts
 from strandline.cli.shell.commands import Command
-from strandline.cli.shell.texts import finished, pointed, typed
+from strandline.cli.shell.completion import coloured, finished, parts, pointed, typed
 from strandline.errors import InvalidUsage, Position
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from strandline.cli.shell.working import within
+from strandline.cli.shell.running import within
 from strandline.errors import Unavailable
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.algebra.scalar import scalar
 from strandline.compute.plan import aggregate
-from strandline.compute.plan.grouping_sets import SETS_MAX
+from strandline.compute.plan.aggregate import SETS_MAX
 from strandline.compute.stage import split
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import plan_view
 from strandline.compute.stage import split
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 CATALOG: Final = {
     "sales": Schema((Column("shop", "string"), Column("qty", "int"))),

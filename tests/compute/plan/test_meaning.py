@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.meaning import meaning
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.compute.plan.view import plan_view
 from strandline.errors import DefinitionError
 

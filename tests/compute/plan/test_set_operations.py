@@ -10,8 +10,7 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rehearsal import rehearse
-from strandline.compute.stage import split
+from strandline.compute.stage import rehearse, split
 from strandline.errors import DefinitionError
 
 pytestmark = pytest.mark.spark

@@ -14,11 +14,10 @@ from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Opaque, 
 from strandline.algebra.scalar import Faithful, scalar
 from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.explain import explain
+from strandline.compute.plan import sql as dialect
 from strandline.compute.plan.query import Queries
-from strandline.compute.plan.sql import dialect
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rehearsal import rehearse
-from strandline.compute.stage import split
+from strandline.compute.stage import rehearse, split
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
 

@@ -27,14 +27,14 @@ from strandline.algebra.nodes import (
     with_frames,
 )
 from strandline.algebra.scalar import Faithful, columns, scalar
-from strandline.compute.plan.keys.key_of import key_of
+from strandline.compute.plan.keys import key_of
 from strandline.compute.plan.scalars import context
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rules.phase import Phase, frame, source
+from strandline.compute.rules.rule import Phase, frame, source
 from strandline.compute.stage import Stage, split
 from strandline.errors import CollectionError
 from strandline.store.memory import MemoryBlob
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine
 
 SHAPES: Final = {

@@ -25,7 +25,7 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar, binary, scalar
 from strandline.compute.plan import matching
 from strandline.compute.plan.subqueries import Subqueries
-from strandline.compute.rules.phase import Phase, Window, frame, source
+from strandline.compute.rules.rule import Phase, Window, frame, source
 from strandline.compute.stage import Stage, delta_plan
 from strandline.engine.sql import grouping
 

@@ -14,11 +14,11 @@ from strandline.algebra.nodes import Node, Opaque, Replay, Restrict, UnionAll, f
 from strandline.compute.lookups import planned
 from strandline.compute.plan.scalars import context
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rules.phase import Window
+from strandline.compute.rules.rule import Window
 from strandline.compute.stage import Stage, delta_plan, split
 from strandline.errors import CollectionError
 from strandline.store.memory import MemoryBlob
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine
 
 SHAPES: Final = {

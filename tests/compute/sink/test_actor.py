@@ -12,7 +12,7 @@ from workshop import SCHEMA, Workshop, append, spoil_and_see
 
 from strandline.compute.sink.actor import Sink
 from strandline.errors import FencedError, Indeterminate, StrandlineError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.compute.sink.mint import Description, Mint, mint
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.compute.sink.actor import Description, Mint, mint
+from strandline.frontier import EMPTY, Frontier
 
 FRONTIERS = st.one_of(st.integers(0, 8).map(Frontier), st.just(EMPTY))
 

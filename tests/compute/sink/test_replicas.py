@@ -16,7 +16,7 @@ from strandline.compute.sink.actor import Counters, Sink
 from strandline.compute.sink.correction import HELD_MAX, Updates
 from strandline.compute.step import Draft, Drafted, StageRun
 from strandline.compute.tick import tick
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.batch import Staged

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from strandline.controller.asking import verification
-from strandline.controller.asking.backfill import backfill
+from strandline.controller.asking.verification import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.clauses import Bind
@@ -22,8 +22,8 @@ from strandline.controller.location.items import BoundTable, Table
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.instance.tables import Change
 from strandline.materialize.protocol.task import WHOLE
-from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import CompareAndSet
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import updates

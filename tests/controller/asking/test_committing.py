@@ -26,12 +26,12 @@ from strandline.errors import AsOfError, Unavailable
 from strandline.instance.tables import Change
 from strandline.instance.tasks import records
 from strandline.materialize.driver import Contents
-from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.driver import SqlSession
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Acknowledge, Request, Response, StartCommit
 from strandline.materialize.protocol.task import Binding
-from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import CompareAndSet
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
 from strandline.testing.lists.list_assembly import list_assembly

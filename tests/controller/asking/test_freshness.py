@@ -8,14 +8,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from strandline.controller.asking.progress import progress
-from strandline.controller.asking.status import status
+from strandline.controller.asking.status import progress, status
 from strandline.controller.core import Core
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Unavailable
-from strandline.frontier.moments import told
+from strandline.frontier import told
 from strandline.instance.beginnings import Beginning
 from strandline.persist.handles.contents import Rows
 from strandline.sources.kinds import SnapshotProgress

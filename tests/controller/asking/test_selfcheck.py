@@ -11,7 +11,7 @@ from tests.controller.conftest import Place
 
 from strandline.client import Environment
 from strandline.compute.plan import select
-from strandline.compute.plan.scalars import windows
+from strandline.compute.plan.scalars import order
 from strandline.compute.rules import accumulate
 from strandline.controller.asking import selfcheck
 from strandline.controller.asking.verification import MissingErrorsError, Verification
@@ -27,7 +27,7 @@ def _without_parentheses(expression: exp.Expr) -> exp.Expr:
 
 def _ties_alone(window: exp.Window, names: list[str]) -> exp.Expr:
     completed = window.copy()
-    ties = windows.ascending(names)
+    ties = order.ascending(names)
     completed.set("order", exp.Order(expressions=[*(key.copy() for key in window.args["order"].expressions), *ties]))
     return completed
 
@@ -49,7 +49,7 @@ def plant_rollup(patch: pytest.MonkeyPatch) -> None:
 
 def plant_frame(patch: pytest.MonkeyPatch) -> None:
     """The order that breaks ties shrinks the frame."""
-    patch.setattr(windows, "_completed", _ties_alone)
+    patch.setattr(order, "_completed", _ties_alone)
 
 
 WRONG = {

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.skipping.skip import skip
+from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.sources import retry

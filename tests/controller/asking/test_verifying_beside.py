@@ -15,7 +15,7 @@ from strandline.client import Environment
 from strandline.controller import retention
 from strandline.controller.asking import verification
 from strandline.errors import EvaluationError
-from strandline.plane.asked import present
+from strandline.plane import present
 
 pytestmark = pytest.mark.spark
 

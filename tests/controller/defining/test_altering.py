@@ -24,7 +24,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table
 from strandline.errors import DefinitionError, Position, Unavailable
 from strandline.instance.tables import Change
-from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.driver import SqlSession
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

@@ -10,7 +10,7 @@ import pytest
 from strandline.bench.environment import ITEMS, VIEWS, over_lists
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions, instances
+from strandline.controller.defining import creating, definitions
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project.files import load
@@ -39,7 +39,7 @@ def do(core: Core, *texts: str) -> None:
             case Drop() as statement:
                 run_sync(definitions.drop(core, statement))
             case (AddReplica() | DropReplica()) as statement:
-                run_sync(instances.alter(core, statement))
+                run_sync(creating.alter(core, statement))
             case statement:
                 run_sync(create(core, cast("Any", statement)))
 

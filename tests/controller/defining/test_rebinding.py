@@ -26,7 +26,7 @@ from strandline.controller.location.items import BoundTable, Materialization, Ta
 from strandline.controller.retention import TICKS_BETWEEN
 from strandline.errors import DefinitionError, Position, Unavailable
 from strandline.instance.tables import Change
-from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.driver import SqlSession
 from strandline.materialize.status import Counts
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

@@ -16,7 +16,7 @@ from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.version import Version
-from strandline.controller.preparing.overlay import overlay
+from strandline.controller.preparing.preparation import overlay
 from strandline.errors import ConfigError, DefinitionError
 from strandline.materialize.driver import Driver
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.skipping.skip import skip
+from strandline.controller.asking.skip import skip
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -19,7 +19,7 @@ from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import SourceTable
 from strandline.errors import AsOfError, CollectionError, DefinitionError, InvalidUsage, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.sources.ingest import Ingestion
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

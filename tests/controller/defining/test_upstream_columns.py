@@ -16,8 +16,8 @@ from strandline.algebra.schema import DIFF, Column, Schema, ddl_of
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.defining import altering
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.changing import evolving, tables
-from strandline.controller.defining.changing.columns import gained
+from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing.comparing import gained
 from strandline.controller.defining.creating import create
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import CreateSource, parse
@@ -77,7 +77,7 @@ class Site(Location):
     def tick(self, process: Process, *, healthy: bool = True) -> int:
         """Let time pass, and tick as `Environment.tick` does."""
         self.clock.now += promoted.TICK_MS
-        time = run_sync(evolving.tick(process.core))
+        time = run_sync(tables.tick(process.core))
         self.times.append(time)
         if healthy:
             assert process.core.health.problems() == {}

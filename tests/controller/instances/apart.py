@@ -20,17 +20,16 @@ from strandline.controller.holding import Hold
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Disconnected
-from strandline.instance.carriers.queues import QueueCarrier, pair
-from strandline.instance.equipment import Equipment
+from strandline.instance.carriers.buffer import QueueCarrier, pair
+from strandline.instance.connections import Equipment
 from strandline.instance.protocol.messages import Refused
-from strandline.instance.replica.replica import Replica
+from strandline.instance.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.shard.patience import Deadline
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.sources.question import Patience
-from strandline.store.beside import Beside
-from strandline.store.blob import Blob
-from strandline.store.system import SystemClock
+from strandline.store.clock import Beside, SystemClock
+from strandline.store.protocols import Blob
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import listed
 from strandline.wiring.loop import RunningTask, side_by_side

@@ -8,7 +8,7 @@ from functools import partial
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.instances.replicas import Replicas
 from strandline.errors import Disconnected
-from strandline.instance.carriers.queues import QueueCarrier, pair
+from strandline.instance.carriers.buffer import QueueCarrier, pair
 from strandline.instance.commands import Advance, RunMaterialization
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
@@ -21,7 +21,7 @@ from strandline.instance.protocol.messages import (
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.persist.shard.patience import Deadline
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring.loop import RunningTask
 
 OUT = RunMaterialization(

@@ -14,7 +14,7 @@ from strandline.errors import ProtocolViolation
 from strandline.instance.indexes.keys import packed, unpacked
 from strandline.instance.protocol.messages import Peek
 from strandline.persist.shard.patience import Deadline
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 KEPT = pa.schema([("a", pa.int32()), ("b", pa.string())])
 ROW = pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]})

@@ -13,7 +13,7 @@ import pytest
 from strandline.controller.instances import as_of
 from strandline.controller.instances.as_of import Dataflow, Lag, Policy, Stored, ValidFrom
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "as_of_selection.json").read_text())["cases"]
 SEEDS = 1_000

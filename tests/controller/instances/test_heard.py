@@ -16,7 +16,7 @@ from tests.controller.instances.pairs import OUT, Pair
 from strandline.controller.instances import link
 from strandline.controller.instances.link import Heard
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.instance.commands import Advance
 from strandline.instance.protocol.codec import encode
 from strandline.instance.protocol.messages import (

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.instances import history
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
+from strandline.frontier import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.instance.commands import (
     Advance,
     Collection,

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.instances.history import History, reduced
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.instance.commands import Advance, Collection, Output, RunDataflow, RunIngestion, RunMaterialization
 from strandline.instance.protocol.messages import (
     AllowCompaction,

@@ -20,7 +20,7 @@ from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
 from strandline.errors import AsOfError, DefinitionError, Disconnected, InvalidUsage
 from strandline.instance import live
-from strandline.instance.carriers.queues import QueueCarrier, pair
+from strandline.instance.carriers.buffer import QueueCarrier, pair
 from strandline.instance.commands import Advance, Collection, RunIndex
 from strandline.instance.indexes.keys import packed, unpacked
 from strandline.instance.protocol.codec import decode, encode
@@ -34,7 +34,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.persist.shard.patience import Deadline
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring.loop import RunningTask
 
 BY_GROUP = "CREATE INDEX by_group ON totals (grp) IN INSTANCE x"

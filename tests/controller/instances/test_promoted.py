@@ -21,8 +21,8 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.controller.preparing.preparation import Preparation, ask
 from strandline.errors import FencedError, StoreError
-from strandline.instance.carriers.queues import QueueCarrier
-from strandline.store.system import SystemClock
+from strandline.instance.carriers.buffer import QueueCarrier
+from strandline.store.clock import SystemClock
 from strandline.testing.doubles import CountingIds, Crash
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.wiring.loop import RunningTask, side_by_side

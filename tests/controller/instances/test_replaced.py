@@ -14,8 +14,8 @@ from strandline.controller import writing
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
 from strandline.errors import AsOfError, FencedError
-from strandline.frontier.antichain import Frontier
-from strandline.instance.running.dataflows import Dataflows
+from strandline.frontier import Frontier
+from strandline.instance.running.views import Dataflows
 from strandline.persist.client import PersistClient
 
 DOUBLED: Final = VIEWS["totals"].replace("sum(amount)", "2 * sum(amount)")

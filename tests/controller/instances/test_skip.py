@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.controller.instances.apart import Site, run
 
-from strandline.controller.asking.skipping.skip import skip
+from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.location.items import Source
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
@@ -112,7 +112,7 @@ def test_a_replica_that_is_faster_costs_another_try(monkeypatch: pytest.MonkeyPa
                 await data.compare_and_append([], data.state.upper, Frontier(given[1] + 1))
             await withdraw(*given)
 
-        monkeypatch.setattr("strandline.controller.asking.skipping.skip.withdraw", faster)
+        monkeypatch.setattr("strandline.controller.asking.skip.withdraw", faster)
         await skip(at.core, "s", None, apply=True)
         assert (lost, await errors(at.core)) == (0, 0)
         await at.core.tick()
@@ -124,7 +124,7 @@ def test_a_replica_that_is_faster_costs_another_try(monkeypatch: pytest.MonkeyPa
 
 def test_what_no_replica_makes_durable_is_not_dismissed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: errors are dismissed at a time before messages that were bound and are not durable."""
-    monkeypatch.setattr("strandline.controller.asking.skipping.skip.CATCHES_UP_S", 0.2)
+    monkeypatch.setattr("strandline.controller.asking.skip.CATCHES_UP_S", 0.2)
 
     async def body() -> None:
         upstream = Upstream()

@@ -13,7 +13,7 @@ from tests.controller.instances.apart import Site, held, site
 from strandline.client.subscribing import Progress, Subscription, Updates
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing.doubles import CountingIds
 from strandline.wiring.loop import RunningTask, side_by_side
 

@@ -10,7 +10,7 @@ import pytest
 from tests.controller.instances.apart import Site, held, run
 
 from strandline.controller.defining import altering
-from strandline.controller.defining.changing import evolving
+from strandline.controller.defining.changing import tables
 from strandline.controller.language.statements import parse
 from strandline.testing.upstreams.growing import Growing
 from strandline.wiring.registry import Readers
@@ -41,7 +41,7 @@ async def settled(at: Site, upstream: Growing, *names: str) -> None:
     """Tick until the source and the view are what the records say."""
     wanted = Counter({r["k"]: tuple(r.get(name) for name in names) for r in upstream.records[""]}.values())
     for _ in range(TICKS_MAX):
-        time = await evolving.tick(at.core)
+        time = await tables.tick(at.core)
         uppers = [at.core.require_writing().running.upper(name).at for name in ("s", "every")]
         if at.core.catalog.collection("s").schema.names == names and uppers == [time + 1, time + 1]:
             break

@@ -15,25 +15,24 @@ from tests.controller.instances.apart import Site, held, site
 
 from strandline.algebra.nodes import Node
 from strandline.compute.sink.actor import Sink
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.correction import Disagreement
 from strandline.controller.asking import verification, wrong_replicas
-from strandline.controller.asking.recomputing import Recomputed
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.status import status
-from strandline.controller.asking.wrong_replicas import WrongReplicas
-from strandline.controller.defining.instances import alter
+from strandline.controller.asking.wrong_replicas import Recomputed, WrongReplicas
+from strandline.controller.defining.creating import alter
 from strandline.controller.language.instances import AddReplica, DropReplica
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import View
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.instance.commands import Advance
 from strandline.instance.instance import Instance
 from strandline.instance.protocol.messages import Command, Hello, Unknown
-from strandline.instance.replica.replica import Connection
+from strandline.instance.replica import Connection
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.shard.batch import Digest, Staged
-from strandline.plane.reading import Differences
-from strandline.store.blob import Blob
+from strandline.plane import Differences
+from strandline.store.protocols import Blob
 from strandline.testing.lists.list_engine import Listed, ListEngine, Row, listed
 
 NAMED_WITHIN: Final = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.introspection.erring import _row
+from strandline.controller.introspection.relations import _row
 
 ERROR = '{"place": "t@1", "reason": "it is no JSON", "raw": "x"}'
 

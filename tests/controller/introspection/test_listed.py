@@ -28,7 +28,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.errors import DefinitionError, Position
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import Every, Refresh
 
 HOURLY = Refresh((Every(3_600_000, 0),), (5_000,), at_creation=True)
 OPTIONS = {"connection": "pg", "path": "it's \\ here", "password": "env:SECRET"}

@@ -17,7 +17,7 @@ from strandline.controller.language.statements import (
     placed,
 )
 from strandline.errors import DefinitionError, Position
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import Every, Refresh
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.controller.language import statements, unsupported
 from strandline.controller.language.altering import AddColumns
 from strandline.controller.language.clauses import Bind
@@ -33,7 +33,7 @@ from strandline.controller.language.statements import (
     split,
 )
 from strandline.errors import DefinitionError, Position
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import Every, Refresh
 
 
 def at(column: int, line: int = 1) -> Position:

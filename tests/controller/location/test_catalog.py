@@ -18,8 +18,8 @@ from strandline.controller.location.items import (
 from strandline.controller.location.version import Prepared, Version
 from strandline.errors import ConfigError, DefinitionError, Indeterminate
 from strandline.persist.handles.register import Register
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
 

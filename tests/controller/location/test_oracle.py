@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.controller.location.oracle import Oracle
+from strandline.controller.writing import Oracle
 from strandline.errors import InvalidUsage
 from strandline.testing.doubles import HandClock
 

@@ -18,8 +18,8 @@ from strandline.controller.location.items import Materialization
 from strandline.errors import FencedError, Unavailable
 from strandline.instance.commands import RunMaterialization
 from strandline.instance.tasks import fence_task, start_task
-from strandline.materialize.splits.task import Splits
-from strandline.store.beside import Inline
+from strandline.materialize.splits import Splits
+from strandline.store.clock import Inline
 from strandline.testing.doubles import Crash
 
 GIVER = "CREATE MATERIALIZATION g IN INSTANCE i INTO out AS counts TO C KEY (word), many TO T KEY (word)"

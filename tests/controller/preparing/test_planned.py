@@ -15,8 +15,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.preparing.deploying import deploy, deployment
-from strandline.controller.preparing.planned import RATED_ROWS_MIN, _rate
+from strandline.controller.preparing.planned import RATED_ROWS_MIN, _rate, deploy, deployment
 from strandline.errors import ConfigError, InvalidUsage
 from strandline.instance.live import STEP
 from strandline.testing.simulation.kernel import run_sync

@@ -11,8 +11,7 @@ from typing import Any, Final
 import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 
-from strandline.instance.running.feeds import ERRORS
-from strandline.materialize.deltas import WENT
+from strandline.instance.tasks import ERRORS
 from strandline.materialize.driver import (
     FILLED_BY,
     FOREIGN_ROWS,
@@ -23,9 +22,10 @@ from strandline.materialize.driver import (
     UNFIT,
     UNFIT_FOREIGN,
 )
-from strandline.materialize.drivers.sql.target import ONLY_GROWS
+from strandline.materialize.drivers.sql.tables import ONLY_GROWS
 from strandline.materialize.runtime import AHEAD
 from strandline.materialize.stores import NOT_A_KEY, SECOND_ROW
+from strandline.materialize.transfer import WENT
 from strandline.problem import Way
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream
 

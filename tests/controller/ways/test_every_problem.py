@@ -71,8 +71,8 @@ NOT_FOLLOWED: Final = {
 """The problems that stop an item and that no test of this room causes, with the reason."""
 UNDECLARED: Final = {
     "sources.readers.files.discovery": "it is said by `strandline discover`, and stops nothing",
-    "sources.readers.iceberg.discovery": "it is said by `strandline discover`, and stops nothing",
-    "sources.readers.kafka.discovery": "it is said by `strandline discover`, and stops nothing",
+    "sources.readers.iceberg.table": "it is said by `strandline discover`, and stops nothing",
+    "sources.readers.kafka.kind": "it is said by `strandline discover`, and stops nothing",
     "sources.readers.postgres.kind": "of two, one is said by `strandline discover`, and one by DROP SOURCE",
 }
 """Modules of sources that raise `SourceError` in words of their own, and why."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.messages import DatedFile, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.errors import DefinitionError
 from strandline.instance.error_half import EXCEEDED

@@ -15,7 +15,7 @@ from tests.controller.ways.site import Case, Site, take, ways_of
 from strandline.options import understood
 from strandline.problem import Way
 from strandline.sources.reader import Surroundings
-from strandline.sources.readers.kafka.beginnings import Beginnings
+from strandline.sources.readers.kafka.broker import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import FORGOTTEN, LOST, NO_TOPIC, OTHER_TOPIC, KafkaReader
 from strandline.store.memory import MemoryBlob

@@ -31,7 +31,7 @@ from tests.controller.ways.endpoint import (
 from tests.controller.ways.site import Case, Site, take, ways_of
 
 from strandline.errors import Unavailable
-from strandline.materialize.drivers.files import manifest, table
+from strandline.materialize.drivers.files import table
 from strandline.materialize.drivers.staged.applying import (
     FILLED_GONE,
     PIECES_MISSING,
@@ -50,7 +50,7 @@ from strandline.materialize.protocol.refusals import (
     UNOPENED,
     UNWRITABLE,
 )
-from strandline.materialize.wire.process.failures import NO_PROGRAM
+from strandline.materialize.wire.process.child import NO_PROGRAM
 from strandline.problem import Way
 
 # --- SQLite ----------------------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ FILES: Final = (
 
 def newer(site: Site) -> None:
     """Start the version after this one."""
-    newer_format = manifest.FORMAT + 1
-    for module in (manifest, table):
+    newer_format = table.FORMAT + 1
+    for module in (table, table):
         site.upstream.setattr(module, "FORMAT", newer_format)
     site.reopen()
 

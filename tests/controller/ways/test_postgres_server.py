@@ -13,8 +13,8 @@ from tests.controller.ways.site import Case, Site, command, take, ways_of
 
 from postgres_server import PostgresDatabase, PostgresServer
 from strandline.problem import Way
-from strandline.sources.readers.postgres.connected.statements import DENIED
 from strandline.sources.readers.postgres.slot import NO_PUBLICATION, PUBLICATION_DROPPED
+from strandline.sources.readers.postgres.statements import DENIED
 
 pytestmark = pytest.mark.server
 Do = Callable[[Site], object]

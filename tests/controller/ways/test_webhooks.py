@@ -10,8 +10,8 @@ import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 from tests.materialize.drivers.webhook.receiving import TAKEN, Answer, Receiver, receiving
 
-from strandline.materialize.deltas import WENT
 from strandline.materialize.drivers.webhook.driver import NO_PLACE, NOT_A_RECEIVER, REFUSED
+from strandline.materialize.transfer import WENT
 from strandline.problem import Way
 
 pytestmark = pytest.mark.server

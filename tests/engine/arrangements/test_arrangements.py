@@ -17,13 +17,13 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.engine.arrangements import cache, keys, mapped, runs
+from strandline.engine.arrangements import cache, keys, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import WORDS_BYTES_MAX, family, hashes
 from strandline.engine.arrangements.runs import By
 from strandline.engine.frames import inline
 from strandline.errors import CollectionError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.handles.contents import Contents
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart
 
@@ -180,7 +180,7 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
     rng = random.Random(seed)
     monkeypatch.setattr(runs, "ALIKE", rng.choice([2, 3, 8]))
     monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
-    monkeypatch.setattr(mapped, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
+    monkeypatch.setattr(runs, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
     monkeypatch.setattr(runs, "MERGED_ROWS", rng.choice([2, 1 << 30]))
     here = rng.choice([0, 10, 1 << 30])
     monkeypatch.setattr(cache, "HERE_ROWS_MAX", here)

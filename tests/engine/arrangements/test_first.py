@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from tests.engine.arrangements.test_arrangements import KINDS, SCHEMA, TEXTS, Collection, key_table, looked_up
 
-from strandline.algebra.first import First, Order
+from strandline.algebra.nodes import First, Order
 from strandline.algebra.schema import DIFF
 from strandline.engine.arrangements import cache, keys, runs
 from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.arrangements.orders import order_numbers
+from strandline.engine.arrangements.runs import order_numbers
 
 ORDERS: Final = [Order(name, down, nulls) for name in ("v", "s") for down in (False, True) for nulls in (False, True)]
 SEEDS: Final = range(8)

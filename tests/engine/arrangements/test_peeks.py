@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from tests.engine.arrangements.test_arrangements import KINDS, SCHEMA, TEXTS, Collection
 
-from strandline.engine.arrangements import cache, peeks, runs
-from strandline.engine.arrangements.cache import Arrangements
+from strandline.engine.arrangements import cache, runs
+from strandline.engine.arrangements.cache import Arrangements, _meet, peeked, peeked_at_once
 from strandline.engine.arrangements.keys import Hashes, hashes
-from strandline.engine.arrangements.peeks import _meet, peeked, peeked_at_once
 
 TYPES = {"k": pa.int32(), "s": pa.string(), "v": pa.int64()}
 
@@ -49,7 +48,7 @@ def test_peeks_find_what_is_there_at_each_time(seed: int, numbers: Any, monkeypa
     """Damage: after some ticks a peek has rows that were withdrawn, or of keys with the same number."""
     rng = random.Random(seed)
     monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
-    for module in (cache, peeks, runs):
+    for module in (cache, cache, runs):
         monkeypatch.setattr(module, "hashes", numbers)
     collection = Collection()
     present: list[tuple[Any, ...]] = []

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.engine.arrangements.cache import BUDGET_SHARE, default_budget
-from strandline.engine.arrangements.spans import Span, spanned
+from strandline.engine.arrangements.runs import Span, spanned
 
 WHOLE, SMALL, EXACT = pa.int64(), pa.int16(), pa.decimal128(10, 2)
 DAY, MOMENT = pa.date32(), pa.timestamp("us")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compiled import COMPILED
-from strandline.engine.asked.loops import Loops
+from strandline.engine.asked.catalyst import Loops
 from strandline.engine.session.start import adopt
 
 pytestmark = pytest.mark.spark

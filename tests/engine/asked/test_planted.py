@@ -11,14 +11,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 from tests.engine.asked.test_values import Both, differences
 
-from strandline.engine.asked import binding, catalyst, values
+from strandline.engine.asked import catalyst, expressions
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
 
 pytestmark = pytest.mark.spark
 
-_column, _type_of, _literals, _with_values = values._column, values.type_of, values.literals, catalyst.with_values
+_column, _type_of, _literals, _with_values = (
+    expressions._column,
+    expressions.type_of,
+    expressions.literals,
+    catalyst.with_values,
+)
 
 
 def _written_into_the_text(session: SparkSession, sql: str, given: Sequence[pa.Scalar]) -> DataFrame:
@@ -45,7 +50,7 @@ def _double(kind: pa.DataType) -> str:
 
 def _always_narrow(session: SparkSession, given: Sequence[pa.Scalar]) -> list[Any]:
     """Take every whole number in the range of INT for one."""
-    return _literals(session, [each.cast(pa.int32()) if values.fits_int(each) else each for each in given])
+    return _literals(session, [each.cast(pa.int32()) if expressions.fits_int(each) else each for each in given])
 
 
 def _with_a_zone(kind: pa.DataType) -> str:
@@ -61,13 +66,13 @@ def _first_of_a_list(value: pa.Scalar) -> Column:
 
 
 BUGS: Final[dict[str, tuple[Any, str, Any, int]]] = {
-    "a value is written into the text": (binding, "query", _written_into_the_text, 1316),
+    "a value is written into the text": (expressions, "query", _written_into_the_text, 1316),
     "values are bound from behind": (catalyst, "with_values", _last_first, 190),
-    "NULL has no type": (values, "_column", _null_without_a_type, 2459),
-    "a decimal becomes a double": (values, "type_of", _double, 548),
-    "every small number is an INT": (binding, "literals", _always_narrow, 143),
-    "a time without a zone gets one": (values, "type_of", _with_a_zone, 8470),
-    "a list has one value": (values, "_column", _first_of_a_list, 1314),
+    "NULL has no type": (expressions, "_column", _null_without_a_type, 2459),
+    "a decimal becomes a double": (expressions, "type_of", _double, 548),
+    "every small number is an INT": (expressions, "literals", _always_narrow, 143),
+    "a time without a zone gets one": (expressions, "type_of", _with_a_zone, 8470),
+    "a list has one value": (expressions, "_column", _first_of_a_list, 1314),
 }
 """By the mistake: where it is planted, and the seed of a statement that shows it."""
 

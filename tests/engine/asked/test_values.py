@@ -20,13 +20,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
 from strandline.errors import InvalidUsage, Position, StrandlineError
-from strandline.plane.edits import Edit
+from strandline.plane import Edit
 
 pytestmark = pytest.mark.spark
 

@@ -13,10 +13,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import TAKES_BACK, DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import TAKES_BACK
-from strandline.engine.files.avro_files import AvroFiles
+from strandline.engine.files.avro import AvroFiles
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import dataframe, unwrap
 

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, TIME, Column, Schema
 from strandline.engine.files import decoder
 from strandline.engine.files.decoder import SparkFiles

@@ -18,15 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import RAW_CHARS_MAX, TAKES_BACK, DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import RAW_CHARS_MAX, TAKES_BACK
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import dataframe, unwrap
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import DefinitionError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents

@@ -7,10 +7,10 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema
-from strandline.engine.files.file_bytes import FileBytes
-from strandline.engine.files.file_layout import group
+from strandline.engine.files.paths import FileBytes
+from strandline.engine.files.small import group
 
 PAIR = Schema((Column("k", "int"), Column("v", "string")))
 

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.engine.files import decoder
+from strandline.engine.files import decoder, parquet_files
 from strandline.engine.files.decoder import SparkFiles
-from strandline.engine.files.parquet import records
 from strandline.engine.frames.rows import dataframe, unwrap
 
 pytestmark = pytest.mark.spark
@@ -163,7 +162,7 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(decode):
 
 def test_an_object_comes_to_its_task_through_spark(decode, monkeypatch):
     """Damage: a file that is read from a directory stops its source when it lies in a bucket."""
-    monkeypatch.setattr(records, "S3A", "/")  # every path is taken for an object's
+    monkeypatch.setattr(parquet_files, "S3A", "/")  # every path is taken for an object's
     k = ("k", pa.array([1, 2**64 - 1], pa.uint64()))
     good, errors = decode({"a b.parquet": parquet([k]), "é.parquet": parquet([k])}, schema(k="bigint"))
     assert sorted(good) == [(1, 7, 1), (1, 8, 1)]

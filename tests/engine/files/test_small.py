@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema
 from strandline.engine.files import decoder, small
 from strandline.engine.files.decoder import SparkFiles

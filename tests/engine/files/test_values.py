@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.algebra import types
-from strandline.engine.files.values import Refused, converter, named
+from strandline.engine.files.avro import Refused, converter, named
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.conditions import Comparison, Condition
-from strandline.engine.frames.narrowed import narrowed
+from strandline.algebra.scalar import Comparison, Condition
+from strandline.engine.frames.transforms import narrowed
 
 TABLE = pa.table(
     {

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from strandline.engine.frames.shared import ANSWER_BYTES, Shared
+from strandline.engine.frames.transforms import ANSWER_BYTES, Shared
 
 
 def table(rows: int) -> pa.Table:

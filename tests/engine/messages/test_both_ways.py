@@ -13,9 +13,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.engine.messages.test_decoder import raw
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.keyed import GONE, KEPT
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape
+from strandline.algebra.messages import (
+    GONE,
+    KEPT,
+    DatedFile,
+    Encoding,
+    FileFormat,
+    MessageEncoding,
+    MessageFormat,
+    Metadata,
+    Shape,
+)
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import Local, dataframe, unwrap

@@ -10,8 +10,7 @@ import pytest
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Range, TopicRanges
 from strandline.algebra.schema import Column, Schema
 from strandline.engine.frames.rows import Local, dataframe
-from strandline.engine.messages.connector import time_of
-from strandline.engine.messages.decoder import SparkMessages
+from strandline.engine.messages.decoder import SparkMessages, time_of
 from strandline.errors import DefinitionError
 
 pytestmark = pytest.mark.spark

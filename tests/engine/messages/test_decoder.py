@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.algebra.test_unavailable import IN_JSON
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape, order
+from strandline.algebra.messages import GONE, KEPT, ORDER, MessageEncoding, MessageFormat, Metadata, Shape, order
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.unavailable import IN_THE_KEY, INSIDE, LEFT_OPEN
 from strandline.engine.frames.rows import Local, dataframe, unwrap

@@ -11,8 +11,7 @@ import pytest
 from tests.engine.messages.notations import BAD, STRINGLESS, TEXTS, TOKENS
 from tests.engine.messages.test_decoder import raw
 
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Shape
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat, MessageEncoding, MessageFormat, Shape
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.engine.files import decoder
 from strandline.engine.files.decoder import SparkFiles

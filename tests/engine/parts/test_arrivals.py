@@ -8,10 +8,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.frames.rows import dataframe, unwrap
-from strandline.engine.parts.arrivals import Arrivals
+from strandline.engine.parts.aside import Arrivals
 from strandline.store.memory import MemoryBlob
 from strandline.testing.lists.list_engine import ListEngine
 

@@ -19,7 +19,7 @@ from strandline.engine.parts.aside import Aside, InLocation, Nowhere, OfThisMach
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import Determinate, InvalidUsage
-from strandline.plane.reading import Differences
+from strandline.plane import Differences
 
 pytestmark = pytest.mark.spark
 

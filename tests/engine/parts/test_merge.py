@@ -18,7 +18,7 @@ from strandline.engine.parts import merge
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier import TIME_MAX
 from strandline.persist.shard.batch import BlobPart, Staged
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, request, table, updates
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.engine.parts import net
+from strandline.engine.parts import merge
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CollectionError
@@ -97,8 +97,8 @@ def test_rows_of_a_key_stand_together_across_batches(
     engine: SparkEngine, way: str, nested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: two rows of one key are not noticed, and which of them the endpoint keeps depends on the day."""
-    monkeypatch.setattr(net, "NET_BATCH_ROWS", FEW)
-    monkeypatch.setattr(net, "PARTITION_ROWS", 20)
+    monkeypatch.setattr(merge, "NET_BATCH_ROWS", FEW)
+    monkeypatch.setattr(merge, "PARTITION_ROWS", 20)
     keys = [(f, s) for f in (None, math.nan, 0.0, -0.0, 1.5) for s in (None, "", "b")]
     updates = [(*key, x, [x] if nested else None) for x in range(5) for key in keys]
 
@@ -123,7 +123,7 @@ def test_rows_of_a_key_stand_together_across_batches(
 
 def test_a_reader_that_stops_leaves_nothing_behind(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a task that was cancelled in the middle of a first sync keeps a worker, and after eight no step runs."""
-    monkeypatch.setattr(net, "NET_BATCH_ROWS", FEW)
+    monkeypatch.setattr(merge, "NET_BATCH_ROWS", FEW)
 
     async def body() -> None:
         wanted = await staged(engine, table([(k, "v", 1, 1) for k in range(100)]), SCHEMA, "bulk")

@@ -12,8 +12,8 @@ from msgspec import structs
 
 from s3_server import S3Server
 from strandline.engine.frames import inline
-from strandline.engine.parts.footers import Range
 from strandline.engine.parts.part_objects import REQUESTS_MAX, ObjectParts
+from strandline.engine.parts.part_store import Range
 from strandline.errors import CorruptionError, Indeterminate, Unavailable
 from strandline.store.blob_kinds.object_location import ObjectLocation
 

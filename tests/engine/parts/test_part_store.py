@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine.frames import inline
-from strandline.engine.parts.footers import Range
-from strandline.engine.parts.part_store import PartStore
+from strandline.engine.parts.part_store import PartStore, Range
 from strandline.errors import CorruptionError
 from strandline.persist.shard.batch import BlobPart
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.parts.part_store import PartStore
-from strandline.engine.parts.prune import Reach
+from strandline.engine.parts.scan import Reach
 from strandline.engine.spark import SparkEngine
 from strandline.persist.shard.batch import Staged
 from strandline.testing.contracts.engine_contract import contents, request, updates

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.engine.parts.sidecars import mismatch, sidecar
+from strandline.engine.parts.part_store import mismatch, sidecar
 
 DATA = bytes(range(256)) * 5  # two chunks and a half
 

@@ -34,10 +34,10 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames.rows import later
 from strandline.engine.parts.staging import small
 from strandline.engine.prepared import plans
-from strandline.engine.prepared.leaf import Leaf, Leaves
+from strandline.engine.prepared.plan import Leaf, Leaves
 from strandline.engine.prepared.plans import Asked, Plans
 from strandline.engine.sql.rendering import render
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier import TIME_MAX
 from strandline.persist.handles.contents import StageRequest
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.engine.session.cancelling import POOL_KEY, QUERIES, Cancellable, jobs_of_queries
+from strandline.engine.session.collecting import POOL_KEY, QUERIES, Cancellable, jobs_of_queries
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from tests.compute.random_views import TABLES, random_view
 
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Column, Schema
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.errors import DefinitionError, Position
 

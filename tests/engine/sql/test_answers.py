@@ -15,7 +15,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames import compare
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
-from strandline.engine.sql import copies
+from strandline.engine.sql import fragments
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.persist.handles.contents import Half, Rows
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, errors, request, table
@@ -88,7 +88,7 @@ def test_floats_are_equal_to_so_many_significant_digits(
 def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEngine, distributed: bool) -> None:
     """Damage: one row with a count of millions takes all memory of its reader, or a count beyond an int fails."""
     often = 2**33
-    assert often > 2**31 > copies.BLOCK
+    assert often > 2**31 > fragments.BLOCK
 
     async def body() -> None:
         rows = floats(engine, [(1, 1.0, often), (2, 2.0, 3), (3, 3.0, 1), (3, 3.0, -1)], distributed=distributed)
@@ -99,7 +99,7 @@ def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEng
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("count", [1, copies.BLOCK - 1, copies.BLOCK, copies.BLOCK + 1, 3 * copies.BLOCK])
+@pytest.mark.parametrize("count", [1, fragments.BLOCK - 1, fragments.BLOCK, fragments.BLOCK + 1, 3 * fragments.BLOCK])
 def test_copies_are_as_many_as_the_count_says(engine: SparkEngine, count: int) -> None:
     """Damage: at the edge of a block a row is there once too often, or not."""
 

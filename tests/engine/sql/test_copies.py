@@ -17,7 +17,7 @@ from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
-from strandline.engine.sql import copies
+from strandline.engine.sql import fragments
 from strandline.engine.sql.rendering import render
 
 pytestmark = pytest.mark.spark
@@ -26,7 +26,7 @@ SCHEMA: Final = Schema((Column("k", "int"), Column("n", "int"), Column("x", "dou
 ROWS: Final = Get("t", tuple((name, name) for name in SCHEMA.names))
 MILLIONS: Final = 10_000_000
 BILLIONS: Final = 2**33
-assert copies.BLOCK < MILLIONS < 2**31 < BILLIONS
+assert fragments.BLOCK < MILLIONS < 2**31 < BILLIONS
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_an_aggregate_without_keys_counts_as_often_and_has_a_row_without_members
 def test_what_has_no_exact_product_sees_each_copy_block_by_block(engine: SparkEngine) -> None:
     """Damage: a sum that has to be added up row by row counts a block once, or needs an array of all copies."""
     node = _regroup(REPEATED, *WEIGHED[:3])
-    often = 3 * copies.BLOCK + 1
+    often = 3 * fragments.BLOCK + 1
     (row,) = _evaluated(engine, node, [(1, 2, 0.5, Decimal("1.25"), often)])
     assert (row["sum_p"], row["count_"], row["count_n"], row["sum_n"]) == (
         Decimal("1.25") * often, often, often, 2 * often,
@@ -126,4 +126,4 @@ def test_a_recomputed_query_sees_ten_million_copies_and_no_array_of_them(engine:
     node = Opaque((ROWS,), ("t",), "SELECT k, count(*) AS c FROM t GROUP BY k", ("k", "c"), "by hand")
     found = _evaluated(engine, node, [(1, 2, 0.5, Decimal(1), MILLIONS), (2, 7, 2.5, Decimal(3), 2)])
     assert found == [{"k": 1, "c": MILLIONS}, {"k": 2, "c": 2}]
-    assert f"{copies.BLOCK}L" in render(node, {"t": "t"})
+    assert f"{fragments.BLOCK}L" in render(node, {"t": "t"})

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.engine.frames.newest import plan
+from strandline.engine.frames.transforms import plan
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
-from strandline.engine.sql import keyed
+from strandline.engine.sql import grouping
 from strandline.engine.sql.rendering import render
 from strandline.persist.handles.contents import Rows
 from strandline.testing.contracts.keyed_contract import (
@@ -81,7 +81,7 @@ PLANTS: Final[dict[str, tuple[str, Callable[[Callable[..., Any]], Callable[..., 
         "_filled",
         lambda right: _textual(right, *_INVENTED),
     ),
-    "an error without a key is of the key of NULLs": ("_parts", lambda _: keyed._keys),
+    "an error without a key is of the key of NULLs": ("_parts", lambda _: grouping._keys),
     "an error stays": ("_errors_gone", lambda right: _textual(right, "-e.__diff", "0L")),
 }
 
@@ -125,7 +125,7 @@ def _loaded(engine: SparkEngine, state: State, *, erring: bool) -> Rows | None:
 def test_a_planted_mistake_is_noticed(name: str, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the contract of keyed records would pass whatever the text says."""
     function, sabotage = PLANTS[name]
-    monkeypatch.setattr(keyed, function, sabotage(getattr(keyed, function)))
+    monkeypatch.setattr(grouping, function, sabotage(getattr(grouping, function)))
     assert _differs(engine, "k,p", SEEDS)
 
 

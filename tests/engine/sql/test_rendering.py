@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.algebra.joins import joined
 from strandline.algebra.nodes import (
     NOTHING,
     Accumulate,
@@ -21,10 +20,11 @@ from strandline.algebra.nodes import (
     Project,
     Regroup,
     UnionAll,
+    joined,
 )
 from strandline.algebra.scalar import columns, scalar
+from strandline.engine.sql.fragments import Text
 from strandline.engine.sql.rendering import render
-from strandline.engine.sql.text import Text
 
 T = Get("t:delta", (("a", "a"), ("b", "b")))
 U = Get("u:old", (("c", "c"),))

@@ -42,8 +42,8 @@ from strandline.instance.carriers.exchange import (
 from strandline.instance.carriers.flight import FlightListener, dialer
 from strandline.instance.carriers.handshake import prove
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX, Carrier, Dial
+from strandline.store.clock import SystemClock
 from strandline.store.secret import Secret
-from strandline.store.system import SystemClock
 from strandline.testing.contracts.carrier_contract import SOON_S, CarrierContract, OpenPlace, Place
 
 TEXT = "canary-4711"

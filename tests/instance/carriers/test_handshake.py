@@ -19,10 +19,9 @@ from strandline.instance.carriers import handshake
 from strandline.instance.carriers.access import Address, ClientAccess, ServerAccess
 from strandline.instance.carriers.exchange import Kind, Pace
 from strandline.instance.carriers.flight import dialer
-from strandline.instance.carriers.handshake import ANSWER, CHALLENGE, HELLO, NONCE_BYTES, PROOF_BYTES, prove
-from strandline.instance.carriers.severing import sever
+from strandline.instance.carriers.handshake import ANSWER, CHALLENGE, HELLO, NONCE_BYTES, PROOF_BYTES, prove, sever
+from strandline.store.clock import SystemClock
 from strandline.store.secret import Secret
-from strandline.store.system import SystemClock
 from strandline.testing.contracts.carrier_contract import SOON_S
 
 DESCRIPTOR = flight.FlightDescriptor.for_command(b"x")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from strandline.instance.carriers.queues import QueueCarrier, pair
+from strandline.instance.carriers.buffer import QueueCarrier, pair
 from strandline.instance.protocol.carrier import Carrier
 from strandline.testing.contracts.carrier_contract import CarrierContract, OpenPlace, Place
 

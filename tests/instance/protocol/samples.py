@@ -12,7 +12,6 @@ import msgspec
 from random_views import TABLES, TYPES, Relation, View
 from sqlglot import exp
 
-from strandline.algebra.first import First, Order
 from strandline.algebra.nodes import (
     NOTHING,
     Accumulate,
@@ -22,6 +21,7 @@ from strandline.algebra.nodes import (
     Equal,
     Failing,
     Filter,
+    First,
     Get,
     Join,
     Key,
@@ -29,6 +29,7 @@ from strandline.algebra.nodes import (
     Newest,
     Node,
     Opaque,
+    Order,
     Project,
     Reduce,
     Regroup,
@@ -52,10 +53,9 @@ from strandline.algebra.scalar import (
 )
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.correction import Disagreement
 from strandline.compute.stage import Stage, split
-from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import EMPTY, Every, Frontier, Refresh
 from strandline.instance.commands import Advance, Collection, Output, RunDataflow, RunIngestion, RunMaterialization
 from strandline.instance.protocol.messages import (
     AllowCompaction,

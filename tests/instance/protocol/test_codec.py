@@ -32,7 +32,7 @@ from strandline.algebra.nodes import Node, Opaque
 from strandline.algebra.scalar import Scalar, column
 from strandline.errors import InvalidUsage, ProtocolViolation
 from strandline.instance.commands import Advance, Collection, RunTable
-from strandline.instance.protocol import codec, plans, scalars
+from strandline.instance.protocol import codec, plans
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX
 from strandline.instance.protocol.messages import (
     CancelPeeks,
@@ -129,7 +129,7 @@ def test_what_no_comparison_shows_is_carried() -> None:
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_an_expression_is_the_same_tree_at_the_other_end(name: str) -> None:
     """Damage: a rule that looks at the tree decides otherwise in a replica, though the text is the same."""
-    found = scalars.unpacked(scalars.packed(EXPRESSIONS[name]))
+    found = plans.unpacked(plans.packed(EXPRESSIONS[name]))
     assert told(found) == told(EXPRESSIONS[name])
 
 
@@ -139,12 +139,12 @@ def test_any_expression_is_the_same_tree_at_the_other_end(seed: int) -> None:
     """Damage: as above, for what no author of this test thought of."""
     chance = random.Random(seed)
     expression = random_expression(chance, chance.randint(0, 5))
-    assert told(scalars.unpacked(scalars.packed(expression))) == told(expression)
+    assert told(plans.unpacked(plans.packed(expression))) == told(expression)
 
 
 def test_expressions_travel_as_text_but_for_a_few() -> None:
     """Damage: no person can read a frame, and another version of sqlglot has other trees."""
-    as_tree = {name for name, each in EXPRESSIONS.items() if not isinstance(scalars.packed(each), str)}
+    as_tree = {name for name, each in EXPRESSIONS.items() if not isinstance(plans.packed(each), str)}
     assert as_tree == {"call of a reserved name", "deep"}
 
 
@@ -152,11 +152,11 @@ def test_a_deep_expression_is_sent_alike_from_a_deep_stack() -> None:
     """Damage: whether a plan can be sent, and as which bytes, depends on who sends it."""
 
     def under(frames: int, expression: Scalar) -> Any:
-        return scalars.packed(expression) if frames == 0 else under(frames - 1, expression)
+        return plans.packed(expression) if frames == 0 else under(frames - 1, expression)
 
     for levels in (5, DEEP // 4, DEEP // 2, DEEP):
         expression = deep(levels)
-        assert under(sys.getrecursionlimit() // 5, expression) == scalars.packed(expression)
+        assert under(sys.getrecursionlimit() // 5, expression) == plans.packed(expression)
 
 
 def test_a_node_that_a_tree_holds_twice_is_sent_twice() -> None:
@@ -164,7 +164,7 @@ def test_a_node_that_a_tree_holds_twice_is_sent_twice() -> None:
     one = column("k")
     tree = exp.Add(this=one, expression=exp.Paren(this=one))
     for expression in (Scalar(tree), Scalar(exp.Sub(this=deep().tree, expression=tree))):
-        assert told(scalars.unpacked(scalars.packed(expression))) == told(expression)
+        assert told(plans.unpacked(plans.packed(expression))) == told(expression)
 
 
 # ---- other versions --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.instance.protocol.views import RANDOM, TPCH, assert_carried, carried,
 from strandline.bench.ivm import queries
 from strandline.engine.session.start import sibling
 from strandline.engine.sql.analysis import SparkAnalyst
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 PLANS: Final = 300
 BATCH: Final = 20

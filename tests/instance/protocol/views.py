@@ -10,12 +10,12 @@ from tests.instance.protocol.samples import dataflow, told
 
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rules.phase import Window
+from strandline.compute.rules.rule import Window
 from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.errors import DefinitionError
 from strandline.instance.protocol import codec
 from strandline.instance.protocol.messages import Create
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 
 def _schema(*columns: str) -> Schema:

@@ -14,8 +14,7 @@ import pyarrow as pa
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import plan_view
 from strandline.compute.stage import split
-from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.frontier.refresh import Every, Refresh
+from strandline.frontier import EMPTY, Every, Frontier, Refresh
 from strandline.instance.commands import (
     Advance,
     Collection,
@@ -49,7 +48,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 FED: Final = Schema((Column("id", "int"), Column("value", "bigint")))
 """The columns of what a source feeds."""

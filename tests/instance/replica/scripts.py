@@ -30,12 +30,12 @@ from tests.instance.replica.lines import Commands, expanded, response
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.bench.environment import _Tides
 from strandline.errors import Disconnected
-from strandline.frontier.antichain import Frontier
-from strandline.instance.carriers.queues import QueueCarrier, pair
+from strandline.frontier import Frontier
+from strandline.instance.carriers.buffer import QueueCarrier, pair
 from strandline.instance.commands import Collection
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Equipment
 from strandline.instance.protocol.codec import decode
-from strandline.instance.replica.replica import REPORT_S, Replica
+from strandline.instance.replica import REPORT_S, Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.sources.question import Patience

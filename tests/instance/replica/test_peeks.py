@@ -17,9 +17,9 @@ from strandline.controller.core import Core
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateTable
 from strandline.controller.location.config import Config, Mode
-from strandline.instance.carriers.queues import QueueCarrier, pair
+from strandline.instance.carriers.buffer import QueueCarrier, pair
 from strandline.instance.commands import RunIndex
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Equipment
 from strandline.instance.indexes.keys import packed, unpacked
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
@@ -36,11 +36,11 @@ from strandline.instance.protocol.messages import (
     Refused,
     Schedule,
 )
-from strandline.instance.replica.replica import Replica
+from strandline.instance.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents
 from strandline.sources.question import Patience
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing.doubles import CountingIds
 from strandline.wiring.loop import RunningTask, side_by_side
 

@@ -10,7 +10,8 @@ import pytest
 from tests.instance.replica import test_traces
 
 from strandline.errors import StrandlineError
-from strandline.frontier.antichain import EMPTY
+from strandline.frontier import EMPTY
+from strandline.instance import replica as replica_module
 from strandline.instance.protocol.messages import (
     AllowCompaction,
     Create,
@@ -20,11 +21,8 @@ from strandline.instance.protocol.messages import (
     Response,
     Unknown,
 )
-from strandline.instance.replica import replica as replica_module
-from strandline.instance.replica.peeks import Find, Peeks, _answered
-from strandline.instance.replica.reconcile import AS_OF, PLAN, difference
-from strandline.instance.replica.replica import Connection, Replica, Wanted
-from strandline.instance.replica.reporting import Reporter, Standing
+from strandline.instance.reconcile import AS_OF, PLAN, difference
+from strandline.instance.replica import Connection, Find, Peeks, Replica, Reporter, Standing, Wanted, _answered
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -50,10 +48,10 @@ def _but_for(reason: str) -> Callable[[Create, Create], str]:
 
 
 MISTAKES["kept_with_as_of_ahead"] = lambda patch: patch.setattr(
-    "strandline.instance.replica.reconcile.difference", _but_for(AS_OF)
+    "strandline.instance.reconcile.difference", _but_for(AS_OF)
 )
 MISTAKES["kept_with_another_plan"] = lambda patch: patch.setattr(
-    "strandline.instance.replica.reconcile.difference", _but_for(PLAN)
+    "strandline.instance.reconcile.difference", _but_for(PLAN)
 )
 
 _obey = Replica._obey

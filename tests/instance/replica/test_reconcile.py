@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.algebra.schema import Column, Schema
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.instance.commands import Collection, RunDataflow
 from strandline.instance.protocol.messages import Create, Frontiers, RunIndex, Status
-from strandline.instance.replica.reconcile import reconcile
-from strandline.instance.replica.reporting import Reporter, Standing
+from strandline.instance.reconcile import reconcile
+from strandline.instance.replica import Reporter, Standing
 
 ROWS = Schema((Column("a", "int"),))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.correction import Disagreement
 from strandline.controller.instances.link import Heard
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import Frontiers, Status
-from strandline.instance.replica.reporting import Reporter, Standing
+from strandline.instance.replica import Reporter, Standing
 from strandline.persist.shard.batch import Digest
 from strandline.problem import Problem, Stopped, Way, cases_of
 

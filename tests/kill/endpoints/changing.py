@@ -15,17 +15,16 @@ from random import Random
 from typing import Any
 
 from strandline.algebra.schema import DIFF, TIME
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.log import decode, register_of
-from strandline.materialize.protocol.spec import canonical, contents
-from strandline.materialize.protocol.task import Binding, MaterializationSpec, Progress
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, Progress, canonical, contents
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.contracts.drivers.world import KEYED, row
 from strandline.testing.lists.list_engine import ListEngine, updates
 

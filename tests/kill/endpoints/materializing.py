@@ -23,13 +23,13 @@ from tests.kill.endpoints.changing import KEPT, LOG, PUSHED, open_client
 
 from strandline.cli.terminal.exits import Exit, exit_of, sentence
 from strandline.errors import FencedError, StrandlineError
-from strandline.instance.running.feeds import CollectionFeed
+from strandline.instance.tasks import CollectionFeed
 from strandline.materialize.driver import Session
 from strandline.materialize.drivers.delta.table import DeltaLakeTable
-from strandline.materialize.drivers.kafka.writer import Writer
-from strandline.materialize.drivers.postgres.connection import PostgresConnection
+from strandline.materialize.drivers.kafka.driver import Writer
+from strandline.materialize.drivers.postgres.database import PostgresConnection
 from strandline.materialize.drivers.redis.server import Server
-from strandline.materialize.drivers.sqlite.connection import SQLiteConnection
+from strandline.materialize.drivers.sqlite.file import SQLiteConnection
 from strandline.materialize.drivers.staged.place import ArrowPlace, LocalPlace
 from strandline.materialize.drivers.webhook.receiver import Receiver
 from strandline.materialize.log import RecoveryLog

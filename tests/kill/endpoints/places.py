@@ -30,8 +30,7 @@ from kafka_server import KafkaServer
 from postgres_server import PostgresDatabase
 from redis_server import PASSWORD, RedisServer
 from strandline.materialize.drivers.staged.place import path_part
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import NOTHING, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, MaterializationSpec, canonical
 from strandline.testing.contracts.drivers.push_contract import check_latest, distinct
 
 MARKED_S_MAX = 120.0

@@ -18,7 +18,7 @@ from redis_server import RedisServer
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.language import statements
 from strandline.controller.location import on_error
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.runtime import Task

@@ -13,11 +13,9 @@ import pytest
 from strandline.errors import ProtocolViolation
 from strandline.materialize.protocol import fsm, messages, states
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX, RULES, step
-from strandline.materialize.protocol.grammar import Conversation
-from strandline.materialize.protocol.messages import Acknowledged, Flushed, Loaded, Opened, StartedCommit
-from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.messages import Acknowledged, Conversation, Flushed, Loaded, Opened, StartedCommit
 from strandline.materialize.protocol.states import EVENTS, HEADS, TAIL_EVENTS, TAILS, Machine
-from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, Extent, Progress
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, Extent, Progress, StateUpdate
 
 KEYS = ("a.v0", "b.v0")
 UPPERS = (2, 4, 4 + QUIET_TIMES_MAX)

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import ProtocolViolation
-from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.materialize.protocol.state import StateUpdate, merge
+from strandline.materialize.protocol.task import StateUpdate, merge
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from strandline.materialize.reduce.values import DELETED, order
+from strandline.materialize.reduce.schemas import DELETED, order
 
 Place = tuple[dict[str, Any], st.SearchStrategy[Any]]
 """The schema of a location, and the values that may be there."""

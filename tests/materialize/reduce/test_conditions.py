@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.materialize.reduce.conditions import valid
+from strandline.materialize.reduce.annotations import valid
 from strandline.materialize.reduce.schemas import Part, References
 
 NAN, INFINITE = float("nan"), float("inf")

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.materialize.reduce.documents import SCALARS
 
-from strandline.materialize.reduce.conditions import valid
-from strandline.materialize.reduce.inferred import union
-from strandline.materialize.reduce.schemas import Part, References
-from strandline.materialize.reduce.values import NotReducibleError
+from strandline.materialize.reduce.annotations import valid
+from strandline.materialize.reduce.folding import union
+from strandline.materialize.reduce.schemas import NotReducibleError, Part, References
 
 NAMES = st.sampled_from("ab")
 LEAF = st.fixed_dictionaries(

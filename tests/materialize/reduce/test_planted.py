@@ -15,9 +15,9 @@ from tests.materialize.reduce import test_inferred, test_reducer, test_rows
 from tests.materialize.reduce.documents import places
 
 from strandline.errors import DefinitionError
-from strandline.materialize.reduce import cells, columns, folding, inferred, locations, reducer, rows
+from strandline.materialize.reduce import columns, folding, locations, rows
 from strandline.materialize.reduce.annotations import Strategy
-from strandline.materialize.reduce.values import MISSING, NotAssociativeError
+from strandline.materialize.reduce.schemas import MISSING, NotAssociativeError
 
 Patch = pytest.MonkeyPatch
 CAUGHT = (AssertionError, DefinitionError, NotAssociativeError, pa.ArrowInvalid, pytest.fail.Exception)
@@ -67,17 +67,17 @@ def holds(law: str, examples: int) -> None:
 
 
 def _last_first(patch: Patch) -> None:
-    right = reducer.Reducer.finish
-    patch.setattr(reducer.Reducer, "finish", lambda self, loaded, combined: right(self, loaded, combined[::-1]))
+    right = folding.Reducer.finish
+    patch.setattr(folding.Reducer, "finish", lambda self, loaded, combined: right(self, loaded, combined[::-1]))
 
 
 def _loaded_last(patch: Patch) -> None:
-    right = reducer.Reducer.finish
+    right = folding.Reducer.finish
 
     def finish(self: Any, loaded: Any, combined: Any) -> Any:
         return right(self, None, [*combined, *([] if loaded is None else [loaded])])
 
-    patch.setattr(reducer.Reducer, "finish", finish)
+    patch.setattr(folding.Reducer, "finish", finish)
 
 
 def _always(patch: Patch, full: bool) -> None:
@@ -107,8 +107,8 @@ def _all_associative(patch: Patch) -> None:
 
 
 def _kept_apart_and_lost(patch: Patch) -> None:
-    right = reducer.Reducer.combine
-    patch.setattr(reducer.Reducer, "combine", lambda self, documents: right(self, documents)[-1:])
+    right = folding.Reducer.combine
+    patch.setattr(folding.Reducer, "combine", lambda self, documents: right(self, documents)[-1:])
 
 
 def _intersect_as_add(patch: Patch) -> None:
@@ -138,7 +138,7 @@ def _deleted_item_stays(patch: Patch) -> None:
 
 
 def _null_counts_as_missing(patch: Patch) -> None:
-    patch.setattr(cells, "_null_is_a_value", lambda location, loaded: False)
+    patch.setattr(columns, "_null_is_a_value", lambda location, loaded: False)
 
 
 def _missing_counts_as_null(patch: Patch) -> None:
@@ -206,7 +206,7 @@ def _groups_end_with_batches(patch: Patch) -> None:
 
 
 def _properties_stay_strict(patch: Patch) -> None:
-    patch.setattr(inferred, "_join_any", lambda left, right=None: left or right)
+    patch.setattr(folding, "_join_any", lambda left, right=None: left or right)
 
 
 PLANTED: dict[str, tuple[Callable[[Patch], None], str]] = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.materialize.reduce.documents import LEAVES, annotated, places, same
 
 from strandline.materialize.reduce import spec
+from strandline.materialize.reduce.folding import Reducer
 from strandline.materialize.reduce.locations import Annotated
-from strandline.materialize.reduce.reducer import Reducer
-from strandline.materialize.reduce.values import MISSING
+from strandline.materialize.reduce.schemas import MISSING
 
 SUM = annotated("merge") | {"properties": {"n": annotated("sum")}}
 

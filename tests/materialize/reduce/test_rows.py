@@ -19,10 +19,10 @@ from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.reduce import rows, spec
-from strandline.materialize.reduce.cells import reader
+from strandline.materialize.reduce.columns import reader
 from strandline.materialize.reduce.locations import Annotated
 from strandline.materialize.reduce.rows import Combining, Rows
-from strandline.materialize.reduce.values import MISSING
+from strandline.materialize.reduce.schemas import MISSING
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:

@@ -10,9 +10,9 @@ from tests.materialize.reduce.documents import COUNTED, LEAVES, annotated, same
 
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.reduce import spec
+from strandline.materialize.reduce.folding import Reducer
 from strandline.materialize.reduce.locations import Annotated
-from strandline.materialize.reduce.reducer import Reducer
-from strandline.materialize.reduce.values import DELETED, MISSING
+from strandline.materialize.reduce.schemas import DELETED, MISSING
 
 NULL_DELETES = LEAVES["null deletes, else sum"][0]
 KEYED = annotated("merge", key=["/k"]) | {

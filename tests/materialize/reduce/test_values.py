@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.materialize.reduce.documents import VALUES
 
-from strandline.materialize.reduce.values import MISSING, NotReducibleError, add, fresh, order
+from strandline.materialize.reduce.schemas import MISSING, NotReducibleError, add, fresh, order
 
 BIG = st.integers() | st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**40), max_value=10**40)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.materialize.schedule.pace import Pace, Schedule
+from strandline.materialize.schedule import Pace, Schedule
 from strandline.testing.doubles import HandClock
 
 START = 1_700_000_000_000

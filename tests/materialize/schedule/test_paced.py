@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.log import peek, register_of
-from strandline.materialize.schedule.pace import Pace, Schedule
-from strandline.materialize.schedule.paced import Begun, paced
+from strandline.materialize.schedule import Begun, Pace, Schedule, paced
 from strandline.testing.contracts.drivers.world import World, row
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession

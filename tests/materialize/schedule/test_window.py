@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.materialize.schedule.window import DAYS, Window, window
+from strandline.materialize.schedule import DAYS, Window, window
 
 MINUTE_MS = 60_000
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia")

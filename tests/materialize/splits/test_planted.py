@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from strandline.errors import StrandlineError
-from strandline.frontier.antichain import Frontier
-from strandline.materialize import log
+from strandline.frontier import Frontier
+from strandline.materialize import log, splits
 from strandline.materialize.protocol.task import Checkpoint, KeyRange
 from strandline.materialize.runtime import Task
-from strandline.materialize.splits import sharing
-from strandline.materialize.wire import hashing
+from strandline.materialize.wire import tuples
 from strandline.testing.contracts.drivers.splits_contract import (
     asleep_everywhere,
     crashed_everywhere,
@@ -27,14 +26,14 @@ Patch = pytest.MonkeyPatch
 
 
 def _all_rows_for_all(patch: Patch) -> None:
-    patch.setattr(hashing, "within", lambda range_, hashes: [True] * len(hashes))
+    patch.setattr(tuples, "within", lambda range_, hashes: [True] * len(hashes))
 
 
 def _holds_of_one(patch: Patch) -> None:
-    async def hold(self: sharing.Shared, range_: KeyRange, frontier: Frontier) -> None:
+    async def hold(self: splits.Shared, range_: KeyRange, frontier: Frontier) -> None:
         await self.feed.hold(frontier)
 
-    patch.setattr(sharing.Shared, "hold", hold)
+    patch.setattr(splits.Shared, "hold", hold)
 
 
 def _unsettled(patch: Patch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.protocol.task import Binding, divided
-from strandline.materialize.splits.sharing import Part, Shared
+from strandline.materialize.splits import Part, Shared
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract, SplitWorld
 from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession

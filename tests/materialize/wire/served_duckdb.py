@@ -8,7 +8,7 @@ from functools import partial
 
 from strandline.materialize.wire.options import CODEC_VARIABLE, codec
 from strandline.materialize.wire.serve import run
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.wiring.loop import RunningTask
 from strandline.wiring.registry import DRIVERS
 

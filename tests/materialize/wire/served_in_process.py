@@ -21,17 +21,14 @@ from tests.materialize.drivers.sqlite.test_sqlite import SQLiteEndpoint
 from strandline.materialize.driver import Driver, DriverKind, Session
 from strandline.materialize.drivers.sqlite.kind import KIND
 from strandline.materialize.wire import connector
-from strandline.materialize.wire.codec.framing import Codec
+from strandline.materialize.wire.codec import Codec
 from strandline.materialize.wire.connector import ConnectorDriver
 from strandline.materialize.wire.options import CodecName, ConnectorOptions
-from strandline.materialize.wire.process.child import Child, _Pipes
-from strandline.materialize.wire.process.failures import line
-from strandline.materialize.wire.process.stderr import Tail
+from strandline.materialize.wire.process.child import Child, Tail, _Pipes, line
 from strandline.materialize.wire.serve import Served
 from strandline.materialize.wire.session import ConnectorSession
-from strandline.store.clock import Clock
+from strandline.store.clock import Clock, SystemClock
 from strandline.store.secret import Secret
-from strandline.store.system import SystemClock
 from strandline.wiring.loop import RunningTask
 
 ALIVE_MAX = 5

@@ -93,7 +93,7 @@ class World:
     def write(self, upper: int, *changes: tuple[int, str, int]) -> None:
         """Write changes, and seal."""
         self.feed.write(upper - 1, *(({"k": k, "v": v}, diff) for k, v, diff in changes))
-        from strandline.frontier.antichain import Frontier
+        from strandline.frontier import Frontier
 
         self.feed.seal(Frontier(upper))
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.materialize.protocol.task import WHOLE, KeyRange
-from strandline.materialize.wire.hashing import key_hash, key_hashes, within
-from strandline.materialize.wire.tuples import keyed, pack
+from strandline.materialize.wire.tuples import key_hash, key_hashes, keyed, pack, within
 
 FILE = json.loads((Path(__file__).parents[2] / "cases" / "key_hashes.json").read_text())
 CASES = FILE["upstream_golden"] + FILE["computed_here"]

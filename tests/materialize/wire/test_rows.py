@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ProtocolViolation
 from strandline.materialize.protocol.messages import DELETE, EXISTS
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import Binding
+from strandline.materialize.protocol.task import Binding, canonical
 from strandline.materialize.wire.rows import loaded, loads, stores
-from strandline.materialize.wire.specs.selection import Selection
+from strandline.materialize.wire.specs import Selection
 from strandline.materialize.wire.tuples import pack
 
 BINDING = Binding(

@@ -276,8 +276,8 @@ import sys
 from strandline.wiring.registry import DRIVERS
 from strandline.materialize.wire import serve
 from strandline.materialize.wire.options import codec
-from strandline.store.beside import Inline
-from strandline.store.system import SystemClock
+from strandline.store.clock import Inline
+from strandline.store.clock import SystemClock
 asked = serve.Served._spec
 def chatty(served):
     print("a library speaks", flush=True)

@@ -17,9 +17,7 @@ from tests.materialize.wire.served_in_process import Put, ServedSQLite
 
 from strandline.errors import StrandlineError
 from strandline.materialize.wire.options import CodecName
-from strandline.testing.checking.check import SCENARIOS
-from strandline.testing.checking.defects import DEFECTS, Defect
-from strandline.testing.checking.endpoint import sound
+from strandline.testing.checking import DEFECTS, SCENARIOS, Defect, sound
 
 CAUGHT = [defect for defect in DEFECTS if defect.previews and defect.keeps is not False]
 """Those that an endpoint with a checkpoint can have, and a connector."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from strandline.errors import CorruptionError, ProtocolViolation
 from strandline.materialize.log import RESTART
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.wire.codec.messages import ConnectorState, MaterializationSpec
+from strandline.materialize.protocol.task import StateUpdate
+from strandline.materialize.wire.codec import ConnectorState, MaterializationSpec
 from strandline.materialize.wire.state import Kept, update_of
 
 STATES = st.recursive(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.materialize.protocol.spec import canonical
+from strandline.materialize.protocol.task import canonical
 from strandline.materialize.wire.tuples import keyed, pack, packed, unpack
 from strandline.materialize.wire.values import compact, listed, plain
 

@@ -18,7 +18,7 @@ from strandline.algebra.arrow_types import arrow
 from strandline.algebra.types import Array, Atom, Struct, Type, parse
 from strandline.algebra.types import Decimal as DecimalType
 from strandline.errors import ProtocolViolation
-from strandline.materialize.protocol.spec import canonical
+from strandline.materialize.protocol.task import canonical
 from strandline.materialize.wire.values import column, listed, plain
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -9,17 +9,17 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, CorruptionError, Indeterminate, InvalidUsage, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
-from strandline.persist.handles.definite import REPLANS_MAX, read_definitely
-from strandline.persist.notices.notify import Polling
+from strandline.persist.handles.read import REPLANS_MAX, read_definitely
+from strandline.persist.notices import Polling
 from strandline.store.blob_kinds.reading import ReadingBlob, ReadingConsensus
-from strandline.store.consensus import CompareAndSet, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import CompareAndSet, Versioned
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Simulation, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 

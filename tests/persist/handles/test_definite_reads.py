@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.frontier import TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.batch import NOTHING, retimed

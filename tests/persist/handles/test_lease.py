@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard.holds import BEAT_MS, LEASE_MS, expire_overdue, seqno_held
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync

@@ -8,9 +8,9 @@ import pytest
 
 from strandline.errors import ConfigError, CorruptionError
 from strandline.persist.handles.location import KEY, Pair, agree, another_consensus, read_mark
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.seal import Kind, seal
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.contracts.consensus_contract import step
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan, Tapped
 

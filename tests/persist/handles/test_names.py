@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import ConfigError, CorruptionError, Indeterminate, InvalidUsage
-from strandline.persist.handles.names import KEY, OWNERS, Named, Names
-from strandline.persist.handles.register import RETRIES_MAX, Register
+from strandline.persist.handles.register import KEY, OWNERS, RETRIES_MAX, Named, Names, Register
 from strandline.persist.together import transactions, unsealed
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.frontier import EMPTY, TIME_MAX, Frontier
 from strandline.persist.handles.contents import Half
 from strandline.testing.simulation.kernel import run_sync
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptionError, InvalidUsage, Unavailable
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.persist.handles import records
+from strandline.persist.handles.read import SinceHandle
 from strandline.persist.handles.records import Record, consolidate, digest
-from strandline.persist.handles.since import SinceHandle
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, InlinePart
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.testing.simulation.kernel import run_sync

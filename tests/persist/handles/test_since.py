@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard.state import compare_and_downgrade
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import FencedError, Indeterminate, InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.persist.handles.write import Written
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.shard.machine import CAS_RETRIES_MAX

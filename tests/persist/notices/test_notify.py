@@ -10,10 +10,10 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, Indeterminate, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
-from strandline.persist.notices.notify import (
+from strandline.persist.notices import (
     DIFF_BYTES_MAX,
     NOTICES_WAITING_MAX,
     LocalNotifier,
@@ -21,15 +21,14 @@ from strandline.persist.notices.notify import (
     Polling,
     notice_of,
 )
+from strandline.store.clock import SystemClock
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.system import SystemClock
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
-from strandline.testing.simulation.notices import SimNotices
-from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds, SimNotices
 
 SCHEMA = Schema((Column("k", "string"),))
 VERSIONS = 8

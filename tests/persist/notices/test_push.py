@@ -19,12 +19,11 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ProtocolViolation
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
+from strandline.persist import notices
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
-from strandline.persist.notices import push
-from strandline.persist.notices.notify import Notice
-from strandline.persist.notices.push import (
+from strandline.persist.notices import (
     FRAME_BYTES_MAX,
     RETRY_S_MAX,
     RETRY_S_MIN,
@@ -32,6 +31,7 @@ from strandline.persist.notices.push import (
     Answer,
     Frames,
     Hello,
+    Notice,
     PushClient,
     PushServer,
     Welcome,
@@ -40,8 +40,8 @@ from strandline.persist.notices.push import (
     proof,
 )
 from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, updates
 
@@ -56,8 +56,8 @@ NOTICE = Notice("s", 7, b"diff")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Let a handshake take as long as a busy machine makes it."""
-    monkeypatch.setattr(push, "CONNECT_S_MAX", LONG)
-    monkeypatch.setattr(push, "HANDSHAKE_S_MAX", LONG)
+    monkeypatch.setattr(notices, "CONNECT_S_MAX", LONG)
+    monkeypatch.setattr(notices, "HANDSHAKE_S_MAX", LONG)
 
 
 async def serving(file, **counters):
@@ -389,8 +389,8 @@ def test_readers_of_a_killed_writer_go_on_by_polling(tmp_path):
         await writer.open()
         serve = (
             "import asyncio, sys, pathlib\n"
-            "from strandline.persist.notices.push import PushServer\n"
-            "from strandline.store.system import SystemClock, SystemIds\n"
+            "from strandline.persist.notices import PushServer\n"
+            "from strandline.store.clock import SystemClock, SystemIds\n"
             "async def main():\n"
             "    server = PushServer(pathlib.Path(sys.argv[1]), SystemIds())\n"
             "    await server.serve(dict)\n"

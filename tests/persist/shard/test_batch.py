@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.persist.shard.batch import (
     NOTHING,
     Batch,

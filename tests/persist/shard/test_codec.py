@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from strandline.errors import ConfigError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier, join
+from strandline.frontier import EMPTY, Frontier, join
 from strandline.persist.shard import codec, invariants
 from strandline.persist.shard.batch import NOTHING, BlobPart, Digest, InlinePart, KeyRange, Staged, Window
 from strandline.persist.shard.evolution import evolve

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from strandline.errors import CorruptionError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.records import Record
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX
-from strandline.store.consensus import Versioned
+from strandline.store.protocols import Versioned
 from strandline.store.seal import SEAL_BYTES
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM
+from strandline.frontier import EMPTY, MINIMUM
 from strandline.persist.shard.batch import NOTHING
 from strandline.persist.shard.evolution import evolve, parse_schema
 from strandline.persist.shard.state import Certificate, ShardState

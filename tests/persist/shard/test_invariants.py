@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.persist.shard.batch import NOTHING, Batch, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import LAWS, check
 from strandline.persist.shard.state import Critical, ShardState, Writer

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate, Indeterminate, InvalidUsage, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard import codec, machine
 from strandline.persist.shard.machine import CAS_RETRIES_MAX, Machine
 from strandline.persist.shard.state import (
@@ -19,7 +19,7 @@ from strandline.persist.shard.state import (
     compare_and_downgrade,
     register_critical,
 )
-from strandline.store.consensus import CompareAndSet, Mismatch, Versioned
+from strandline.store.protocols import CompareAndSet, Mismatch, Versioned
 from strandline.store.unreliable import Outcome, UnreliableBlob
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync

@@ -17,8 +17,8 @@ from strandline.persist.handles.records import read_records
 from strandline.persist.handles.register import Register
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import BlobPart
-from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Versioned
 from strandline.store.seal import Kind, seal, unseal, version_key
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import CorruptionError
-from strandline.frontier.antichain import Frontier
-from strandline.persist.shard.metrics import Metrics
+from strandline.frontier import Frontier
+from strandline.persist.shard.patience import Metrics
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync
 

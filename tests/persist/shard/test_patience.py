@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import AsOfError, Determinate, Indeterminate, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.read import STUTTER_S
 from strandline.persist.handles.records import Record
 from strandline.persist.handles.register import Register

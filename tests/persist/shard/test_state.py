@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.frontier import EMPTY, MINIMUM, Frontier
 from strandline.persist.shard.batch import NOTHING, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import check
 from strandline.persist.shard.state import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, TIME_MAX, Frontier
+from strandline.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, BlobPart, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import check
 from strandline.persist.shard.state import ShardState

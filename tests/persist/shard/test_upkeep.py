@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.batch import BlobPart
-from strandline.persist.shard.metrics import Metrics
+from strandline.persist.shard.machine import LEFT_OUT_MAX, Upkeep
+from strandline.persist.shard.patience import Metrics
 from strandline.persist.shard.state import Appended
 from strandline.persist.shard.trace import FAN, Merged, everything
-from strandline.persist.shard.upkeep import LEFT_OUT_MAX, Upkeep
-from strandline.store.consensus import Mismatch, Versioned
+from strandline.store.protocols import Mismatch, Versioned
 from strandline.testing.simulation.kernel import run_sync
 
 

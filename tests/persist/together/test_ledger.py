@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.handles.records import Record
 from strandline.persist.shard.batch import Digest, InlinePart, Staged
-from strandline.persist.together.ledger import (
+from strandline.persist.together.transactions import (
     TOKEN_LIFE_MS,
     Committed,
     Ledger,

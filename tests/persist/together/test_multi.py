@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.updates import RowCodec, ValueCodec
 from strandline.persist.shard import machine
 from strandline.persist.shard.trace import FAN
-from strandline.persist.together.ledger import TOKEN_LIFE_MS
 from strandline.persist.together.multi import open_multi
 from strandline.persist.together.stream import StreamClient
-from strandline.persist.together.transactions import MULTI, Transactions, open_transactions
+from strandline.persist.together.transactions import MULTI, TOKEN_LIFE_MS, Transactions, open_transactions
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from strandline.errors import AsOfError, Indeterminate, InvalidUsage, StoreError
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.handles.updates import Update
 from strandline.persist.shard import machine, trace
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX
-from strandline.persist.together.calls import RUN_CALLS_MAX
+from strandline.persist.together.unsealed import RUN_CALLS_MAX
 from strandline.store.unreliable import Outcome
 from streams_in_use import as_rows, client, opened, read, resolved, rows, versions, words
 

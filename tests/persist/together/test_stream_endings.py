@@ -10,11 +10,11 @@ import pytest
 from strandline.errors import FencedError, Indeterminate, InvalidUsage, Stopped, Unavailable
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.updates import ValueCodec
-from strandline.persist.together.calls import UNRAISED_MAX
 from strandline.persist.together.stream import StreamClient
+from strandline.persist.together.unsealed import UNRAISED_MAX
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.simulation.choices import Listed, Seeded
+from strandline.testing.simulation.exploration import Listed, Seeded
 from strandline.testing.simulation.kernel import Fate, IoPoint, Simulation, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from streams_in_use import client, opened, read, resolved, words

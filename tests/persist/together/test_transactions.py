@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import FencedError, Indeterminate, InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.batch import Digest, InlinePart, Staged
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.together.transactions import CommittedAt, TimeTaken

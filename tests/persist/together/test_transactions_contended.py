@@ -14,13 +14,12 @@ from strandline.persist.handles import records
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.records import RecordMerger
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
-from strandline.persist.together.ledger import TOKEN_LIFE_MS
-from strandline.persist.together.transactions import CommittedAt, TimeTaken, open_transactions
+from strandline.persist.together.transactions import TOKEN_LIFE_MS, CommittedAt, TimeTaken, open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from transactions_in_use import commit, content, live_records, opened, transactions

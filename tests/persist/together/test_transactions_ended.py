@@ -7,12 +7,11 @@ from functools import partial
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.fsck import held_by_transactions
 from strandline.persist.handles.records import consolidate
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
-from strandline.persist.together.ledger import TOKEN_LIFE_MS, Ledger
-from strandline.persist.together.transactions import TIDY_EVERY, CommittedAt
+from strandline.persist.together.transactions import TIDY_EVERY, TOKEN_LIFE_MS, CommittedAt, Ledger
 from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import BlobPart, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import check

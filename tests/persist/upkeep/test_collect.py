@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard.batch import BlobPart
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.state import Appended, UpperMismatch

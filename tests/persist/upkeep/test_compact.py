@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.records import Record, consolidate
 from strandline.persist.shard import trace
 from strandline.persist.shard.batch import BlobPart

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.trace import Merged
-from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
-from strandline.persist.upkeep.inspect import Holder
+from strandline.persist.upkeep.collect import LEAKED_AFTER_MS, Holder
 from strandline.testing.simulation.kernel import run_sync
 
 

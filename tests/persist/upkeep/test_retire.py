@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.state import UpperMismatch
 from strandline.store.unreliable import Outcome

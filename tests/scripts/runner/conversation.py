@@ -39,7 +39,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from strandline.errors import StrandlineError
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard.holds import expire_overdue
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.persist.shard.trace import Merged, Stale, everything

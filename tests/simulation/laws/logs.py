@@ -11,8 +11,8 @@ from laws.broken import require
 from strandline.materialize.log import decode
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch
 from strandline.store.seal import Kind
 from strandline.testing.simulation.kernel import run_sync
 

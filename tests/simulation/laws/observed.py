@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from laws.broken import LawBrokenError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 
 
 class Observed:

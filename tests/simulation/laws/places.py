@@ -25,8 +25,8 @@ from typing import Any, Final
 import msgspec
 
 from laws.broken import require
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.seal import Kind, unseal
 
 Flat = dict[str, Any]

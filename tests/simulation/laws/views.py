@@ -31,9 +31,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.controller.commanded import bindings
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, shards_of
 from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View, begins_of
-from strandline.frontier.antichain import as_time
-from strandline.frontier.gauge import Offsets
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Offsets, Refresh, as_time
 from strandline.materialize.log import decode
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.persist.client import PersistClient

@@ -6,7 +6,7 @@ from typing import Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.step import StageRun
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.running.sources import Sources

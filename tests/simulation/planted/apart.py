@@ -13,10 +13,9 @@ from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.running import Running
 from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.instance.instance import Instance
-from strandline.instance.replica.replica import Replica
-from strandline.instance.replica.reporting import Reporter
+from strandline.instance.replica import Replica, Reporter
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)

@@ -17,10 +17,10 @@ from unittest import mock
 from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier, join
+from strandline.frontier import Frontier, join
 from strandline.persist import client
 from strandline.persist.client import PersistClient
-from strandline.persist.handles import read, register, since, write
+from strandline.persist.handles import read, register, write
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.register import Register
 from strandline.persist.handles.write import WriteHandle
@@ -28,8 +28,7 @@ from strandline.persist.shard import codec, state
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.state import Append, Appended, AppendOutcome, Rollup, ShardState, add_rollup
-from strandline.persist.together.ledger import Ledger
-from strandline.persist.together.transactions import Transactions
+from strandline.persist.together.transactions import Ledger, Transactions
 from worlds import users
 from worlds.rows import discard
 
@@ -219,7 +218,7 @@ def since_past_a_hold(before: ShardState, criticals: Any) -> ShardState:
     return replace(before, criticals=criticals, since=join((before.since, furthest)))
 
 
-@bug("a hold is moved without looking whose it is", (since, "compare_and_downgrade"))
+@bug("a hold is moved without looking whose it is", (read, "compare_and_downgrade"))
 def hold_taken_unseen(before: ShardState, reader: str, expected: int, opaque: int, frontier: Frontier) -> Any:
     """Skip the comparison of tokens, and put the hold wherever it is asked to be."""
     held = before.criticals.get(reader)

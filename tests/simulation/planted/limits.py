@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from planted.bugs import bug
 from strandline.persist.client import PersistClient
 from strandline.persist.shard import holds, machine
+from strandline.persist.shard.batch import doomed_prefix
 from strandline.persist.shard.machine import Machine
-from strandline.persist.shard.objects import doomed_prefix
 from strandline.persist.shard.state import ShardState
 from strandline.persist.together import transactions
 from strandline.persist.upkeep import collect
 from strandline.persist.upkeep.collect import Collector
-from strandline.store.consensus import Versioned
+from strandline.store.protocols import Versioned
 from strandline.store.seal import Kind, seal
 from worlds import keepers
 

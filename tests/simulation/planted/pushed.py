@@ -12,17 +12,16 @@ import pyarrow as pa
 
 from planted.bugs import Bug, registrar
 from strandline.algebra.schema import DIFF
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize import runtime
-from strandline.materialize.deltas import Deltas
-from strandline.materialize.line import Line
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.messages import Loaded, Opened
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
 from strandline.materialize.reduce.rows import Combining
 from strandline.materialize.reduced import Reduced
-from strandline.materialize.runtime import Task
+from strandline.materialize.runtime import Line, Task
+from strandline.materialize.transfer import Deltas
 from worlds.outside import CheckpointSession
 from worlds.pushed_endpoints import Staging
 

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
-from strandline.compute.sink.actor import Sink
-from strandline.compute.sink.mint import Mint
+from strandline.compute.sink.actor import Mint, Sink
 from strandline.compute.step import StageRun
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier import MINIMUM, Frontier, as_time
+from strandline.sources.ingest import ResumptionFrontier
 from strandline.sources.reclock import Remap, Slice
-from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
 RACE_BUGS: Final[list[Bug]] = []

@@ -6,9 +6,7 @@ from typing import Any, Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.sink.actor import Sink
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
-from strandline.frontier.pace import Pace
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import MINIMUM, Frontier, Pace, Refresh, as_time
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from planted.bugs import bug
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
+from strandline.persist.handles.read import SinceHandle
 from strandline.persist.handles.records import RecordShard
-from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.state import ShardState

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from planted.bugs import Bug, registrar
 from strandline.errors import InvalidUsage, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.names import Named, Names
+from strandline.frontier import Frontier
+from strandline.persist.handles.register import Named, Names
 from strandline.persist.shard.state import ShardState
-from strandline.persist.together import calls as line
 from strandline.persist.together import multi, stream, unsealed
+from strandline.persist.together import unsealed as line
 from strandline.persist.together.transactions import Transactions
 from strandline.persist.together.unsealed import Outcome, Pour, Poured, Seal, Write
 

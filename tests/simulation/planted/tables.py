@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.frontier import MINIMUM, Frontier, as_time, meet
 from strandline.persist.shard.state import Appended
 from strandline.sources import remap as binding
 from strandline.sources import steps
+from strandline.sources.ingest import ResumptionFrontier
 from strandline.sources.reclock import NOTHING_READ, Remap, Slice
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import ResumptionFrontier
 from strandline.sources.steps import Stepped, Steps
 
 BUGS: Final[list[Bug]] = []

@@ -15,17 +15,15 @@ from msgspec.structs import replace
 from laws import places
 from planted.bugs import bug
 from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier, join, meet
-from strandline.persist.handles import lease, records, register
-from strandline.persist.handles.lease import Lease
+from strandline.frontier import Frontier, join, meet
+from strandline.persist.handles import read, records, register
+from strandline.persist.handles.read import Lease
 from strandline.persist.handles.records import Record, RecordMerger, consolidate
 from strandline.persist.shard import codec, holds, machine, state
-from strandline.persist.shard.batch import BlobPart
-from strandline.persist.shard.machine import Machine
-from strandline.persist.shard.objects import named_time, rollups_prefix
+from strandline.persist.shard.batch import BlobPart, named_time, rollups_prefix
+from strandline.persist.shard.machine import Machine, Upkeep
 from strandline.persist.shard.state import Downgraded, Rollup, ShardState
 from strandline.persist.shard.trace import Merged
-from strandline.persist.shard.upkeep import Upkeep
 from strandline.persist.upkeep import collect
 from strandline.persist.upkeep.collect import Collector
 from strandline.persist.upkeep.compact import Compactor
@@ -42,7 +40,7 @@ def lease_overlooked(now: ShardState) -> Frontier:
     return join((now.since, meet(hold.since for hold in now.criticals.values())))
 
 
-@bug("a beat of a reader whose lease was lost succeeds", (lease, "downgrade_leased"))
+@bug("a beat of a reader whose lease was lost succeeds", (read, "downgrade_leased"))
 def lost_lease_kept(before: ShardState, reader: str, since: Frontier, *others: Any) -> Any:
     """Believe in the hold."""
     after, answer = holds.downgrade_leased(before, reader, since, *others)

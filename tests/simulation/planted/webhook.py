@@ -9,11 +9,9 @@ from typing import Any, Final
 
 from planted.bugs import Bug, registrar
 from strandline.errors import Indeterminate, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets
 from strandline.persist.handles.records import Record
-from strandline.sources.readers.webhook.inbox import Inbox, _Change
-from strandline.sources.readers.webhook.kept import Arrival, Next, Seen, encode, seen_of
+from strandline.sources.readers.webhook.inbox import Arrival, Inbox, Next, Seen, _Change, encode, seen_of
 from strandline.sources.readers.webhook.reader import WebhookReader
 
 BUGS: Final[list[Bug]] = []

@@ -17,7 +17,7 @@ import msgspec
 from planted.bugs import Bug, registrar
 from strandline.algebra.nodes import Negate, Node, UnionAll
 from strandline.algebra.schema import ERROR
-from strandline.compute import step_plans
+from strandline.compute import care
 from strandline.compute import tick as ticking
 from strandline.compute.rules import keyed, linear, top
 from strandline.compute.sides import Sides
@@ -26,18 +26,16 @@ from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.step import StageRun
 from strandline.controller import health, retention
-from strandline.controller.health import Health
+from strandline.controller.health import Health, Published
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.published import Published
 from strandline.controller.writing import Writing
 from strandline.errors import StrandlineError
-from strandline.frontier.antichain import Frontier, as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets, as_time
 from strandline.instance import error_half, tables
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
-from strandline.instance.running.dataflows import Dataflows
-from strandline.instance.running.feeds import CollectionFeed
+from strandline.instance.running.views import Dataflows
+from strandline.instance.tasks import CollectionFeed
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Task
@@ -353,7 +351,7 @@ def shared_stage_closed(self: Catalog, items: Any) -> Catalog:
 
 
 _wanted_sinces = retention.wanted_sinces
-_planned = step_plans.planned
+_planned = care.planned
 _held = Sink.held
 
 
@@ -411,7 +409,7 @@ def failure_shared(self: Problems, name: str) -> Any:
     return AsyncExitStack()
 
 
-@bug("a look-up of a new side leaves out what the window adds", (step_plans, "planned"))
+@bug("a look-up of a new side leaves out what the window adds", (care, "planned"))
 def new_taken_for_old(plan: Any) -> Any:
     """Look up the old side."""
     changed, found = _planned(plan)

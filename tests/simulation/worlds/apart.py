@@ -22,14 +22,14 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.instances import link, replicas
 from strandline.errors import Disconnected, StoreError
-from strandline.frontier.antichain import TIME_MAX
-from strandline.instance.equipment import Equipment
-from strandline.instance.replica import replica as replica_module
-from strandline.instance.replica.replica import Replica
+from strandline.frontier import TIME_MAX
+from strandline.instance import replica as replica_module
+from strandline.instance.connections import Equipment
+from strandline.instance.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.sources.question import Patience
-from strandline.store.blob import Blob
-from strandline.testing.simulation.choices import Seeded
+from strandline.store.protocols import Blob
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import NEVER_MS, READ, WAIT, Fate, IoPoint, nothing
 from worlds.instance import Instance
 from worlds.system import FailingEngine, World

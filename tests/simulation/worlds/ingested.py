@@ -18,15 +18,13 @@ import msgspec
 
 from laws.broken import judged, require
 from strandline.algebra.schema import DIFF, TIME, Schema
-from strandline.frontier.antichain import as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.shard import machine, patience
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.reclock import NOTHING_READ, Remap, Slice
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.sources.steps import Stalled
 from worlds.ingested import REMAP, IngestedWorld
 from worlds.tries import UNANSWERED

@@ -17,11 +17,11 @@ from strandline.algebra.schema import Schema
 from strandline.controller.asking import reads
 from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import creating, definitions
+from strandline.controller.health import PROBLEMS, Published
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import Create, Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import InstanceItem, Item, Materialization, Source, Table, View
-from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -32,14 +32,13 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
-from strandline.frontier.antichain import MINIMUM
+from strandline.frontier import MINIMUM
 from strandline.instance.tables import Change
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.testing.lists.list_engine import updates
-from strandline.testing.simulation.places import SimClock
-from strandline.testing.simulation.siblings import SideBySide
+from strandline.testing.simulation.places import SideBySide, SimClock
 from worlds.meanings import Row, padded
 from worlds.system import LARGE, LONG_S, World
 

@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from strandline.persist.handles import definite, read, register, write
-from strandline.persist.shard import machine, state, trace, upkeep
-from strandline.persist.together import calls as line
-from strandline.persist.together import ledger, transactions, unsealed
+from strandline.persist.handles import read, register, write
+from strandline.persist.shard import machine, state, trace
+from strandline.persist.together import transactions, unsealed
+from strandline.persist.together import unsealed as line
 from strandline.persist.upkeep import collect, compact
 
 
@@ -36,14 +36,14 @@ LIMITS: Final = (
     Limit("WRITERS_MAX", (state, unsealed), (64, 64, 5, 1)),
     Limit("KEEP_VERSIONS", (register,), (64, 2, 1)),
     Limit("TIDY_EVERY", (transactions,), (64, 6, 1)),
-    Limit("TOKEN_LIFE_MS", (ledger, transactions), (900_000, 900_000, 2)),
+    Limit("TOKEN_LIFE_MS", (transactions, transactions), (900_000, 900_000, 2)),
     Limit("APPLY_RETRIES_MAX", (transactions,), (64, 1)),
     Limit("ROLLUPS_ENOUGH", (collect,), (3, 2)),
-    Limit("LEFT_OUT_MAX", (upkeep,), (512, 1)),
+    Limit("LEFT_OUT_MAX", (machine,), (512, 1)),
     Limit("MERGES_MAX", (compact,), (32, 1)),
     Limit("LARGE_UPDATES", (trace,), (100_000, 3, 0)),
     Limit("INLINE_SHARD_BYTES_MAX", (write, trace), (262_144, 2_000, 0)),
-    Limit("REPLANS_MAX", (definite,), (8, 1)),
+    Limit("REPLANS_MAX", (read,), (8, 1)),
     Limit("POLL_S_MAX", (read,), (16.0, 1.2)),
 )
 STREAM_LIMITS: Final = (

@@ -21,8 +21,8 @@ from strandline.controller import planning
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import InstanceItem, Materialization
 from strandline.controller.location.version import read_by
-from strandline.frontier.refresh import Refresh
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.frontier import Refresh
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_plans import Query
 from strandline.testing.lists.list_source import SCHEMA as MESSAGES
 

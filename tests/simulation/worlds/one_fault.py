@@ -15,7 +15,7 @@ from functools import cache
 from itertools import count
 from typing import Final, NamedTuple
 
-from strandline.testing.simulation.choices import FAULT
+from strandline.testing.simulation.exploration import FAULT
 from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate
 from worlds.outside import AT_ONCE
 from worlds.persist import World

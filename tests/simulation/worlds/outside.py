@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.materialize.driver import Applied
 from strandline.materialize.protocol.messages import (
     EXISTS,
@@ -38,8 +38,7 @@ from strandline.materialize.stores import second_row
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Records
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Consensus, Mismatch, Versioned
 from strandline.testing.endpoints import (
     Endpoint,
     KeyValueSession,

@@ -25,7 +25,7 @@ from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.errors import AsOfError, InvalidUsage, StoreError, Unavailable
 from strandline.persist.client import PersistClient
-from strandline.persist.handles import lease, records, register
+from strandline.persist.handles import read, records, register
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.records import SCHEMA as RECORDS_SCHEMA
@@ -37,7 +37,7 @@ from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import open_transactions
 from strandline.persist.upkeep import collect
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.choices import FAULT, Seeded
+from strandline.testing.simulation.exploration import FAULT, Seeded
 from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from worlds.limits import LIMITS, Limit, turned
@@ -347,7 +347,7 @@ class World:
             mock.patch.object(patience, "ATTEMPTS_MAX", self.patience),
             mock.patch.object(register, "RETRIES_MAX", self.patience),
             mock.patch.object(holds, "LEASE_MS", self.lease_ms),
-            mock.patch.object(lease, "BEAT_MS", self.lease_ms // holds.BEATS_PER_LEASE),
+            mock.patch.object(read, "BEAT_MS", self.lease_ms // holds.BEATS_PER_LEASE),
             mock.patch.object(collect, "LEAKED_AFTER_MS", self.leaked_after_ms),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),

@@ -20,21 +20,21 @@ from laws.broken import judged, require
 from laws.logs import LOGS, WatchedConsensus
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, FencedError, ProtocolViolation, StrandlineError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.driver import Session
 from strandline.materialize.feed import Changes, Feed
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
-from strandline.materialize.protocol.spec import canonical
+from strandline.materialize.protocol.task import canonical
 from strandline.materialize.runtime import Task
-from strandline.materialize.splits.task import Splits
-from strandline.store.beside import Beside
+from strandline.materialize.splits import Splits
+from strandline.store.clock import Beside
 from strandline.store.unreliable import Choose
 from strandline.testing.contracts.drivers.world import KEYED_TYPES, TWO, World, row
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import MemorySession
 from strandline.testing.feed import ListFeed
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate, IoPoint, Simulation, nothing, run_sync
 from strandline.testing.simulation.places import SimConsensus, SimIds
 from worlds.outside import SimDriver

@@ -31,10 +31,15 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
-from strandline.store.beside import Beside, Running
+from strandline.materialize.protocol.task import (
+    NOTHING,
+    Binding,
+    Checkpoint,
+    MaterializationSpec,
+    StateUpdate,
+    canonical,
+)
+from strandline.store.clock import Beside, Running
 from strandline.testing.endpoints import Row, key_of
 from strandline.testing.simulation.kernel import NEVER_MS, Fate, IoPoint, nothing
 from worlds.outside import AT_ONCE, CheckpointSession, DirectSession, Place, SimSession, StagedSession

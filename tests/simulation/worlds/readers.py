@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from strandline.errors import AsOfError, FencedError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
 from worlds.persist import LEASED, PLAIN, SHARDS, World

@@ -17,12 +17,11 @@ from typing import Final
 
 from laws.broken import require
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import Frontier, join
+from strandline.frontier import Frontier, join
 from strandline.materialize.feed import Changes, Feed, NoRows
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import Binding, Checkpoint
+from strandline.materialize.protocol.task import Binding, Checkpoint, canonical
 from strandline.materialize.runtime import Task
-from strandline.materialize.splits.task import Splits
+from strandline.materialize.splits import Splits
 from strandline.store.unreliable import Choose
 from strandline.testing.feed import ListFeed
 from worlds.pushed import END, Driver, PushedWorld, SimFeed, pause, play

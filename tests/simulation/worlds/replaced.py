@@ -31,10 +31,10 @@ from strandline.controller.location.catalog import KEY
 from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View
 from strandline.controller.location.version import successors
 from strandline.errors import DefinitionError, Disconnected, StoreError, Unavailable
-from strandline.frontier.antichain import as_time
+from strandline.frontier import as_time
 from strandline.persist.client import PersistClient
 from strandline.testing.lists.list_engine import ListEngine
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from worlds import apart

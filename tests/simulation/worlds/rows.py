@@ -14,12 +14,12 @@ import msgspec
 
 from laws.history import Content, Update
 from strandline.algebra.schema import Column, Schema
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.records import Record, digest
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Staged
-from strandline.store.blob import Blob
+from strandline.store.protocols import Blob
 from strandline.store.seal import Kind, crc32c, seal, unseal
 
 SCHEMA: Final = Schema((Column("row", "binary"),))

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from laws.history import Answer, Update
 from strandline.errors import FencedError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.records import RecordMerger

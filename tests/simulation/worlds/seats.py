@@ -20,9 +20,8 @@ from strandline.errors import FencedError
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Merger
 from strandline.persist.shard import machine, patience
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Consensus, Mismatch, Versioned
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.exploration import Arrived, Exploration

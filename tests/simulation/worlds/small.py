@@ -14,7 +14,7 @@ from typing import Final
 from laws.history import Answer, Attempt, Update
 from laws.places import WatchedPlaces
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import RecordMerger
 from strandline.persist.handles.write import WriteHandle

@@ -19,7 +19,7 @@ from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import Stage, split
 from strandline.compute.step import StageRun
 from strandline.controller.planning import plan_view
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.read import ReadHandle, contents
@@ -29,7 +29,7 @@ from strandline.persist.shard.state import Appended
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
 from strandline.testing.lists.list_source import SCHEMA as MESSAGES
 from strandline.testing.simulation.exploration import Arrived

@@ -19,20 +19,17 @@ import msgspec
 from laws.broken import require
 from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import Unavailable
-from strandline.frontier.antichain import Frontier, as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows
-from strandline.persist.handles.read import ReadHandle, contents
+from strandline.persist.handles.read import ReadHandle, SinceHandle, contents
 from strandline.persist.handles.records import RecordShard
-from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.codec import encode_rollup
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.reader import Records
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose

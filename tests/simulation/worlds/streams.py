@@ -32,13 +32,13 @@ from strandline.errors import (
 )
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
-from strandline.persist.handles.names import KEY as NAMES
+from strandline.persist.handles.register import KEY as NAMES
 from strandline.persist.handles.updates import ValueCodec
 from strandline.persist.shard import machine, patience
 from strandline.persist.together.multi import MultiWriteHandle, open_multi
 from strandline.persist.together.stream import Call, StreamClient, StreamReader, StreamWriter
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Simulation, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 

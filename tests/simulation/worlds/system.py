@@ -15,7 +15,7 @@ from unittest import mock
 from laws.broken import judged, require
 from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
-from strandline.compute import costs, step
+from strandline.compute import sides, step
 from strandline.controller import core as core_module
 from strandline.controller import planning, retention
 from strandline.controller.assembly import Assembly
@@ -25,18 +25,17 @@ from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
-from strandline.sources import resume
+from strandline.sources import ingest
 from strandline.sources.reader import SourceReader
-from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
+from strandline.store.protocols import Blob
 from strandline.store.unreliable import Choose
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.lists.list_source import ListReader
-from strandline.testing.simulation.choices import FAULT
+from strandline.testing.simulation.exploration import FAULT
 from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
-from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
-from strandline.testing.simulation.siblings import SideBySide
+from strandline.testing.simulation.places import SideBySide, SimBlob, SimClock, SimConsensus, SimIds
 from worlds.meanings import define, queries
 from worlds.outside import (
     SESSIONS,
@@ -60,7 +59,7 @@ KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
 TICKS_BETWEEN: Final = (16, 1, 3)
 """How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
-_SMALL, _ANEW = step.SMALL_ROWS_MAX, costs.ROWS_MIN
+_SMALL, _ANEW = step.SMALL_ROWS_MAX, sides.ROWS_MIN
 LARGE: Final = ((100_000, _SMALL, _ANEW), (100_000, 0, 1), (3, 0, _ANEW), (0, _SMALL, _ANEW))
 """Above how many updates a merge is carried out beside ticks; how many a small window has at most, and how many at
 least a window that may be computed anew.
@@ -265,10 +264,10 @@ class World:
             mock.patch.object(trace, "LARGE_UPDATES", self.large_updates),
             mock.patch.object(step, "SMALL_ROWS_MAX", self.small_rows),
             mock.patch.object(step, "LONG_ROWS_MIN", self.long_rows),
-            mock.patch.object(costs, "ROWS_MIN", self.anew_rows),
+            mock.patch.object(sides, "ROWS_MIN", self.anew_rows),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(problems, "LONG_S", LONG_S),
-            mock.patch.object(resume, "PERIOD_MS", RESUME_MS),
+            mock.patch.object(ingest, "PERIOD_MS", RESUME_MS),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
             mock.patch.object(planning, "define", define),
         ):

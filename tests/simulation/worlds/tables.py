@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from laws.broken import require
-from strandline.frontier.antichain import as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.reader import Records
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import HandClock

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
 from strandline.errors import Determinate, FencedError, Indeterminate, InvalidUsage, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from worlds.persist import ACKNOWLEDGED_MIN, World
 

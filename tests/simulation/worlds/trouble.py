@@ -11,8 +11,7 @@ from typing import Final
 
 from strandline.persist.handles.contents import Contents, Merger, StageRequest
 from strandline.persist.shard.batch import Staged
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Consensus, Mismatch, Versioned
 
 Damage = Callable[[bytes], bytes]
 

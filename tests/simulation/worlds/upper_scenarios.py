@@ -11,7 +11,7 @@ from typing import Final
 from unittest import mock
 
 from strandline.controller.asking import housekeeping as upkeep
-from strandline.controller.asking.backfill import backfill
+from strandline.controller.asking.verification import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from laws.history import Answer, Attempt, Update
 from strandline.errors import FencedError, Indeterminate, InvalidUsage, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.handles.write import WriteHandle

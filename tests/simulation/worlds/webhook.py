@@ -19,18 +19,15 @@ from webhook_place import Unheard
 
 from laws.broken import require
 from strandline.algebra.schema import Column, Schema
-from strandline.frontier.antichain import as_time
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows
-from strandline.sources.ingest import Ingestion
-from strandline.sources.readers.webhook.inbox import Full, Inbox, Outcome, Request, Reused, Taken
-from strandline.sources.readers.webhook.kept import Arrival, decode
+from strandline.sources.ingest import PERIOD_MS, Ingestion
+from strandline.sources.readers.webhook.inbox import Arrival, Full, Inbox, Outcome, Request, Reused, Taken, decode
 from strandline.sources.readers.webhook.options import WebhookOptions
 from strandline.sources.readers.webhook.reader import PARTITION, WebhookReader
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import HandClock

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import as_time
+from strandline.frontier import as_time
 from strandline.sources.readers.webhook.inbox import Inbox, Request
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from strandline.testing.simulation.kernel import Fate, IoPoint
 from worlds.ingesters import Doing, ingest, let_go, populate, stay, take_over
 from worlds.tries import UNANSWERED

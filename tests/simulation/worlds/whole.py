@@ -24,15 +24,15 @@ from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.codec import decode_diff
-from strandline.store.beside import Inline
-from strandline.store.consensus import CompareAndSet
+from strandline.store.clock import Inline
+from strandline.store.protocols import CompareAndSet
 from strandline.testing.doubles import HandClock, in_turn
 from strandline.testing.lists.list_engine import ListEngine, updates
-from strandline.testing.simulation.choices import FAULT, Seeded
+from strandline.testing.simulation.exploration import FAULT, Seeded
 from strandline.testing.simulation.kernel import START_MS, Fate, IoPoint, run_sync
 from strandline.testing.simulation.places import SimClock
 from worlds.instance import Instance, create

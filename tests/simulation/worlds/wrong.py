@@ -20,9 +20,9 @@ from strandline.controller.location.items import View
 from strandline.errors import StoreError, Unavailable
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.shard.batch import Staged
-from strandline.store.blob import Blob
+from strandline.store.protocols import Blob
 from strandline.testing.lists.list_engine import Listed, listed
-from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.exploration import Seeded
 from worlds.apart import FOCI, INSTANCE, ApartWorld, Controller, populate
 from worlds.instance import REFRESHED_WITHIN_MS, scheduled
 from worlds.system import FailingEngine

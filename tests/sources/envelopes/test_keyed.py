@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.algebra.keyed import NOTHING_KEPT, key_of
+from strandline.algebra.messages import NOTHING_KEPT, key_of
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import DefinitionError
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
-from strandline.sources.envelopes import keyed
-from strandline.sources.envelopes.choice import envelope_of, sort_of
-from strandline.sources.ingest import Ingestion
+from strandline.sources import envelopes
+from strandline.sources.envelopes import envelope_of, sort_of
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.reader import Keyed
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import Advanced, OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Crash, Fuse, HandClock
@@ -37,7 +36,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param != "looked up":
             patch.setattr(ListEngine, "lookup", nothing)
         if request.param == "pruned":
-            patch.setattr(keyed, "PRUNE_ROWS_MIN", 0)
+            patch.setattr(envelopes, "PRUNE_ROWS_MIN", 0)
         yield request.param
 
 

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from tests.sources.envelopes.test_keyed import Place, meaning
 
-from strandline.algebra.keyed import GONE, ORDER
+from strandline.algebra.messages import GONE, ORDER
 from strandline.algebra.schema import TIME
-from strandline.sources.envelopes import keyed_spec
-from strandline.sources.envelopes.keyed import NewestByKey
+from strandline.sources import envelopes
+from strandline.sources.envelopes import NewestByKey
 from strandline.testing.lists import list_engine
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.keyed_log import Said
@@ -53,7 +53,7 @@ def _deletion_passed_over(records: list[Any], held: Any, errors: Any) -> Sequenc
 
 def _kept_of_what_was_held(patch: pytest.MonkeyPatch) -> None:
     """Take what upstream left out from before the step, though a record of the step has said it anew."""
-    after, changed = keyed_spec._after, list_engine.changed
+    after, changed = envelopes._after, list_engine.changed
     held: dict[str, Any] = {}
 
     def step(*given: Any) -> Any:
@@ -65,7 +65,7 @@ def _kept_of_what_was_held(patch: pytest.MonkeyPatch) -> None:
         return after(record, own if before and own else before, names, key)
 
     patch.setattr(list_engine, "changed", step)
-    patch.setattr(keyed_spec, "_after", wrong)
+    patch.setattr(envelopes, "_after", wrong)
 
 
 async def _nothing(*_: Any) -> None:

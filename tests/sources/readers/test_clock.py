@@ -10,7 +10,7 @@ import pytest
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import DefinitionError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.sources.readers.clock import KIND, ClockOptions, ClockReader
 from strandline.sources.reclock import NOTHING_READ, Slice

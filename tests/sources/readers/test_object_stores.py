@@ -15,7 +15,7 @@ from table_place import TablePlace
 from s3_server import S3Server
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import SourceError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.sources.reader import SourceReader
 from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.iceberg import kind as iceberg

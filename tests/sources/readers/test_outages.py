@@ -25,8 +25,8 @@ from strandline.controller.defining.creating import create
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
+from strandline.store.clock import SystemClock
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed

@@ -23,7 +23,7 @@ from pyiceberg.types import NestedField
 import registry_server
 import strandline
 from strandline.sources.readers.kafka import client
-from strandline.sources.readers.postgres.connected import psycopg_server
+from strandline.sources.readers.postgres import psycopg_server
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.testing.contracts.discovery_contract import CANARY, DiscoveryContract, DiscoveryPlace
 from strandline.testing.postgres.list_postgres import ListDatabase, ListServer, insert

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.messages import Encoding, FileFormat
 from strandline.sources.readers.sampled import SAMPLE_BYTES, of_csv, of_json
 
 

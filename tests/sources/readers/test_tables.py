@@ -13,7 +13,7 @@ from pyiceberg.types import StringType
 
 import strandline
 from strandline.engine.files.decoder import SparkFiles
-from strandline.sources.readers.tabular import stored
+from strandline.sources.readers import tabular
 
 pytestmark = pytest.mark.spark
 
@@ -146,7 +146,7 @@ def test_large_plain_files_are_read_by_spark_and_the_others_here(spark, tmp_path
         path = lake.root
     decoded = []
     for name, least in (("here", 1 << 40), ("there", 1)):
-        monkeypatch.setattr(stored, "PLAIN_BYTES_MIN", least)
+        monkeypatch.setattr(tabular, "PLAIN_BYTES_MIN", least)
         with strandline.open(f"file://{tmp_path}/{name}", spark=spark) as env:
             decode = SparkFiles.decode
 

@@ -11,9 +11,9 @@ from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableObjectStore
 from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus
-from strandline.testing.simulation.choices import Listed
+from strandline.testing.simulation.exploration import Listed
 from strandline.testing.simulation.kernel import Simulation
-from strandline.testing.simulation.sim_objects import SimObjects
+from strandline.testing.simulation.places import SimObjects
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ import pytest
 
 from postgres_server import HOSTILE, PostgresServer
 from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StoreError, Unavailable
-from strandline.store.consensus import Committed, Mismatch, Versioned
 from strandline.store.consensus_kinds.postgres import COMMIT_REFUSED, PostgresConsensus
+from strandline.store.protocols import Committed, Mismatch, Versioned
 from strandline.testing.contracts.consensus_contract import (
     ConsensusContract,
     OpenConsensus,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.consensus_kinds import sqlite as module
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.testing.contracts.consensus_contract import (
     ConsensusContract,
     OpenConsensus,
@@ -54,7 +54,7 @@ class TestSharedSQLiteConsensus(SharedConsensusContract):
 INCREMENT = """
 import asyncio, sys
 from pathlib import Path
-from strandline.store.consensus import CompareAndSet, Committed, Versioned
+from strandline.store.protocols import CompareAndSet, Committed, Versioned
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 
 async def main(path, times):

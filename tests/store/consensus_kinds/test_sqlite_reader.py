@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import ConfigError, CorruptionError, Determinate
-from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus, SQLiteReader
 from strandline.testing.contracts.consensus_contract import fill, step
 
 NOBODY = 65534

@@ -8,8 +8,17 @@ import json
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape, TopicRanges, order
+from strandline.algebra.messages import (
+    GONE,
+    KEPT,
+    ORDER,
+    MessageEncoding,
+    MessageFormat,
+    Metadata,
+    Shape,
+    TopicRanges,
+    order,
+)
 from strandline.algebra.schema import ERROR, TIME, Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.testing.lists.list_engine import listed

@@ -14,14 +14,14 @@ from strandline.algebra.nodes import Opaque, frames
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rules.phase import Phase, Window, source
+from strandline.compute.rules.rule import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.errors import CollectionError, InvalidUsage
 from strandline.store.memory import MemoryBlob
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
 from strandline.testing.lists.list_expressions import evaluator_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.choices import Listed, Seeded, every_list
+from strandline.testing.simulation.exploration import Listed, Seeded, every_list
 from strandline.testing.simulation.kernel import Fate, Simulation, StepBudgetExceeded, run_sync
 from strandline.testing.simulation.places import SimBlob, SimClock
 

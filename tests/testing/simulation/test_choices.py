@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import InvalidUsage
-from strandline.testing.simulation.choices import FAULT_RATES, Listed, Seeded, every_list
+from strandline.testing.simulation.exploration import FAULT_RATES, Listed, Seeded, every_list
 
 
 @given(choices=st.lists(st.integers()), bounds=st.lists(st.integers(min_value=1, max_value=9)))

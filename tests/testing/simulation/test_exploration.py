@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.testing.simulation.choices import FAULT
-from strandline.testing.simulation.exploration import LAND, Exploration
+from strandline.testing.simulation.exploration import FAULT, LAND, Exploration
 
 
 def test_every_run_is_made_where_no_two_states_are_alike() -> None:

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.protocols import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.testing.contracts.blob_contract import BlobContract, OpenBlob
 from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus, step
-from strandline.testing.simulation.choices import Listed, Seeded, every_list
+from strandline.testing.simulation.exploration import Listed, Seeded, every_list
 from strandline.testing.simulation.kernel import (
     CLEANUP_POINTS_MAX,
     PAUSES_MS,

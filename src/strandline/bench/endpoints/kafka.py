@@ -23,7 +23,7 @@ from strandline.bench.endpoints.turns import Route, measured, pushed
 from strandline.materialize.drivers.kafka.kind import KIND
 from strandline.materialize.protocol.task import Binding
 from strandline.options import understood
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing import topics
 
 if TYPE_CHECKING:

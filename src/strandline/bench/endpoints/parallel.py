@@ -18,7 +18,7 @@ from strandline.bench.endpoints import prepared as rows_of
 from strandline.bench.endpoints.prepared import Prepared, total_of
 from strandline.bench.endpoints.turns import pushed, table_binding
 from strandline.materialize.protocol.messages import Acknowledge, Acknowledged, Request, Response, Store
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 
 ROW_S: Final = 10e-6

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, Column, Schema
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import (
@@ -32,8 +32,8 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.runtime import Task
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.memory import MemoryConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.wiring.loop import RunningTask
 

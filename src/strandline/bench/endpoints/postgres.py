@@ -23,7 +23,7 @@ from strandline.bench.endpoints.prepared import Prepared, Total
 from strandline.bench.endpoints.turns import Route, delta_binding, measured, pushed, table_binding
 from strandline.materialize.drivers.postgres.kind import KIND
 from strandline.options import understood
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing.postgres import databases
 
 OURS: Final = "ours"

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.algebra.schema import DIFF, Column, Schema
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.feed import Batches, Changes
-from strandline.plane.reading import NET_BATCH_ROWS
+from strandline.plane import NET_BATCH_ROWS
 
 SCHEMA: Final = Schema(
     (

@@ -24,7 +24,7 @@ from strandline.materialize.driver import DriverKind
 from strandline.materialize.drivers.delta import kind as delta
 from strandline.materialize.drivers.duckdb import kind as duckdb_file
 from strandline.options import understood
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 TABLE: Final = "bench"
 _COLUMNS: Final = 'id bigint, customer bigint, amount decimal(12,2), "at" timestamptz, note text'

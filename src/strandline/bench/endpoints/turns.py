@@ -22,9 +22,9 @@ from strandline.bench.endpoints.prepared import COLLECTION, SCHEMA, Prepared, Pr
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.splits.task import Splits
+from strandline.materialize.splits import Splits
+from strandline.store.clock import SystemClock, SystemIds
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
-from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.loop import RunningTask
 
 

@@ -35,7 +35,7 @@ from strandline.controller.core import Core
 from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.frontier import MINIMUM, Frontier, meet
 from strandline.instance import live
 from strandline.wiring.assemble import assemble
 

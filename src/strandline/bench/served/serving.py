@@ -28,7 +28,7 @@ from strandline.bench.measured import percentile
 from strandline.bench.served.client import KEYS
 from strandline.client import Environment
 from strandline.serving import Door, serve
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from strandline.bench.feed import paced
 from strandline.bench.measured import opened, percentile
 from strandline.controller.location.config import TICK_MS_DEFAULT
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

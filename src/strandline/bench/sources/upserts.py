@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from strandline.algebra.keyed import GONE, ORDER
+from strandline.algebra.messages import GONE, ORDER
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.bench.measured import Measured, Tick, opened
 from strandline.errors import DefinitionError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.sources.reader import Keyed, Plain, Records
 from strandline.sources.reclock import Slice
 

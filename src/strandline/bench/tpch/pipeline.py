@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.bench.tpch.peer import differences
+from strandline.bench.tpch.contents import differences
 from strandline.bench.tpch.pipeline_runner import Answer, Request, written
 from strandline.errors import Unavailable
 

@@ -23,9 +23,9 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from strandline.bench.tpch.peer import CONF
+from strandline.bench.tpch.contents import CONF
 from strandline.errors import ConfigError, Unavailable, reason
-from strandline.store.system import SystemIds
+from strandline.store.clock import SystemIds
 
 COMPLETED: Final = "has COMPLETED."
 """How the event ends that says of a flow that what it wrote is there."""

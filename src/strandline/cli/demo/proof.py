@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.cli.demo.definitions import (
+from strandline.cli.demo.data import (
     COLUMNS,
     DATABASE,
     IN_SECOND,

@@ -15,9 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from strandline.cli.demo import data, proof
 from strandline.cli.demo.child import Child
-from strandline.cli.demo.data import Flights
-from strandline.cli.demo.definitions import INCOMING, write_project
-from strandline.cli.demo.schedule import RENAMED, Step, schedule
+from strandline.cli.demo.data import INCOMING, RENAMED, Flights, Step, schedule, write_project
 from strandline.cli.demo.worker import Execute, Insert, Tick
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import keep_apart

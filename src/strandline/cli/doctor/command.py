@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from strandline.cli.doctor import jars, machine, places, servers
+from strandline.cli.doctor import machine, places, servers
 from strandline.cli.doctor.finding import Finding, State, missing, ok, wrong
-from strandline.cli.doctor.needed import Needed, needed
+from strandline.cli.doctor.places import Needed, needed
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
 from strandline.connections.addresses import Address, Reaching
@@ -21,8 +21,7 @@ from strandline.controller.defining.project.settings import SETTINGS_FILE, Proje
 from strandline.errors import ConfigError, DefinitionError
 from strandline.extras import command
 from strandline.extras import missing as lacking
-from strandline.wiring.consensuses import ConsensusPlace, consensus_of
-from strandline.wiring.locations import Location, location_of
+from strandline.wiring.locations import ConsensusPlace, Location, consensus_of, location_of
 
 AT_ONCE_MAX: Final = 16
 """So many checks wait at a time: most of them for an answer."""
@@ -125,7 +124,7 @@ def _of_places(project: Project, items: list[Needed]) -> Iterator[Check]:
             yield _server(address, ["location"])
     yield lambda: _written(project, place, where, items)
     settings = project.config
-    yield lambda: jars.jars(where.spark_settings(settings["spark"]), settings["kafka_jars"])
+    yield lambda: machine.jars(where.spark_settings(settings["spark"]), settings["kafka_jars"])
 
 
 def _written(project: Project, place: ConsensusPlace, where: Location, items: list[Needed]) -> Iterator[Finding]:

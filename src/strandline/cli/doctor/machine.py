@@ -1,19 +1,102 @@
-"""What every project needs of a machine: Python, its packages, Java, room for open files, and text in UTF-8."""
+"""What every project needs of a machine: Python, its packages, Java, room for open files, and text in UTF-8.
+
+`strandline --version`: which Strandline, Python, PySpark and Java are here, in one line.
+
+The jars that Spark is started with beside its own: those of S3, of its Kafka connector, and what a project names.
+"""
 
 from __future__ import annotations
 
 import locale
+import os
 import platform
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
-from strandline.cli.doctor.versions import NONE, of_package
-from strandline.engine.session import class_archive
+from strandline.cli.doctor.servers import answers
+from strandline.cli.terminal.output import Output
+from strandline.connections.addresses import of_url
+from strandline.engine.session import class_archive, kafka_jars
 from strandline.engine.session.start import INSTALL_JAVA, java_path, java_version, require_java
 from strandline.errors import ConfigError
+
+NONE = "none"
+
+
+def version(output: Output) -> None:
+    """Print the versions."""
+    java = java_here(os.environ)
+    document = {
+        "strandline": of_package("strandline"),
+        "python": platform.python_version(),
+        "pyspark": of_package("pyspark"),
+        "java": None if java is None else {"path": java[0], "version": java[1]},
+    }
+    named = NONE if java is None else f"{java[1]} ({java[0]})"
+    text = f"strandline {document['strandline']}, Python {document['python']}, PySpark {document['pyspark']}"
+    output.result(document, f"{text}, Java {named}")
+
+
+def of_package(name: str) -> str:
+    """Return the version of what pip calls ``name``; `NONE` if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return NONE
+
+
+def java_here(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the path and the version of the Java that Spark would start; None if there is none that says it."""
+    java = java_path(environment)
+    try:
+        return None if java is None else (java, java_version(java))
+    except ConfigError:
+        return None
+
+
+MAVEN: Final = "https://repo1.maven.org"
+IVY_DEFAULT: Final = ".ivy2.5.2"
+"""Where Spark 4.3 keeps what it has fetched, in the user's home."""
+_PATHS: Final = frozenset({"", "file", "local"})
+
+
+def jars(settings: Mapping[str, str], kafka: str | None) -> Iterator[Finding]:
+    """Check the jars of Spark's ``settings``; ``kafka``: the project's ``kafka_jars``."""
+    try:
+        wanted = kafka_jars.jars(settings, kafka)
+    except ConfigError as error:
+        yield missing("jars", str(error), "put them there, or write `kafka_jars: maven`")
+        return
+    named = list(filter(None, wanted.get("spark.jars", "").split(",")))
+    gone = [each for each in named if urlsplit(each).scheme in _PATHS and not Path(urlsplit(each).path).is_file()]
+    if gone:
+        yield missing("jars", f"{', '.join(gone)} of spark.jars are not there", "put them there, or correct the paths")
+    elif named:
+        yield ok("jars", f"{len(named)} of spark.jars")
+    packages = list(filter(None, wanted.get("spark.jars.packages", "").split(",")))
+    if packages:
+        yield _packages(packages, wanted)
+
+
+def _packages(packages: list[str], settings: Mapping[str, str]) -> Finding:
+    kept = Path(settings.get("spark.jars.ivy", Path.home() / IVY_DEFAULT)) / "jars"
+    absent = [
+        each for each in packages if not (kept / f"{'_'.join(each.split(':')[:2])}-{each.split(':')[-1]}.jar").is_file()
+    ]
+    if not absent:
+        return ok("jars", f"{len(packages)} packages of Maven, fetched before")
+    for repository in filter(None, settings.get("spark.jars.repositories", MAVEN).split(",")):
+        if not of_url(repository) or not all(answers(each) for each in of_url(repository)):
+            return ok("jars", f"{len(absent)} packages of Maven, which Spark fetches when it first starts")
+    act = f"let this machine reach {MAVEN}, or have the jars in a directory (kafka_jars, spark.jars)"
+    return wrong("jars", f"{len(absent)} packages of Maven are not here, and Maven does not answer", act)
+
 
 PYTHON_MIN: Final = (3, 11)
 PYSPARK: Final = "4.3"

@@ -11,9 +11,8 @@ from contextlib import closing
 from typing import Final
 
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
-from strandline.connections.addresses import Address
+from strandline.connections.addresses import Address, refusal
 from strandline.connections.logins import Login, Refused, Unanswered
-from strandline.connections.ports import refusal
 from strandline.errors import ConfigError
 from strandline.extras import missing as lacking
 

@@ -1,23 +1,105 @@
 """Completion: what can come next where the cursor stands: keywords, names, columns, commands of the shell.
 
 `candidates` is a function of what was typed and of the names that there are; it knows no terminal.
+
+Texts: where a statement that is typed ends, what it says to others, and the mark under the place of an error.
+
+Colours: the words, values and comments of a statement, told apart while it is typed and where it is shown.
+
+It is only looks: what a statement means is read by `controller.language`.  So a text that is not finished has colours,
+too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.lexers import Lexer
+from rich.cells import cell_len
+from rich.text import Text
 from sqlglot.tokenizer_core import Token, TokenType
 
-from strandline.cli.shell.texts import ESCAPE
+from strandline.cli.terminal.output import printable
 from strandline.controller.introspection.definition import named
-from strandline.controller.language import cursor
+from strandline.controller.language import cursor, statements
 from strandline.controller.language.showing import LISTS
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, Position
+
+ESCAPE: Final = "\\"
+"""What the shell's own commands begin with."""
+_MARGIN: Final = 20
+"""So many columns of a long line are shown before the mark, at least."""
+_CUT: Final = "…"
+
+
+def finished(text: str) -> bool:
+    r"""Return whether nothing more is needed: ``text`` is a command, or its last statement ends with a semicolon.
+
+    >>> finished("SELECT ';"), finished("SELECT 1 -- ;"), finished("SELECT 1;\n"), finished(r"\d"), finished("  ")
+    (False, False, True, True, True)
+    """
+    if not text.strip() or text.lstrip().startswith(ESCAPE):
+        return True
+    try:
+        tokens = cursor.tokens_of(text)
+    except DefinitionError:
+        return False  # an open quote or comment
+    return bool(tokens) and tokens[-1].token_type is TokenType.SEMICOLON
+
+
+def typed(text: str) -> list[str]:
+    r"""Return what was typed as the shell's commands, a line each, and statements, each where it stands.
+
+    >>> typed("\\x\nSELECT 1;\n SELECT 2"), typed("-- only a comment")
+    (['\\x', '\nSELECT 1', '\n\n SELECT 2'], [])
+
+    Raises `DefinitionError` if it cannot be cut into tokens.
+    """
+    commands: list[str] = []
+    lines = text.split("\n")
+    for n, line in enumerate(lines):
+        if not line.lstrip().startswith(ESCAPE):
+            return commands + statements.placed("\n" * n + "\n".join(lines[n:]))
+        commands.append(line.strip())
+    return commands
+
+
+def pointed(text: str, at: Position, width: int) -> tuple[str, str]:
+    r"""Return the line of ``text`` at a position, as far as it fits, and a line with a mark under the position.
+
+    >>> print(*pointed("SELECT a,\n  nope FROM t", Position(2, 3), 80), sep="\n")
+    LINE 2:   nope FROM t
+              ^^^^
+    >>> print(*pointed("SELECT " + "a, " * 30 + "nope, b, c, d FROM t", Position(1, 98), 50), sep="\n")
+    LINE 1: … a, a, a, a, a, a, nope, b, c, d FROM t
+                                ^^^^
+    """
+    lines = text.split("\n")
+    line = lines[min(at.line, len(lines)) - 1].replace("\t", " ")
+    begin = min(at.column - 1, len(line))
+    word = len(line) - len(line[begin:].lstrip("_" + _letters(line[begin:]))) - begin
+    head = f"LINE {at.line}: "
+    room = max(width - len(head) - 1, 2 * _MARGIN)
+    start = 0 if begin + word <= room else max(0, begin - max(_MARGIN, room - len(line) + begin - 1))
+    shown = line[start : start + room]
+    if start:
+        shown = _CUT + shown[1:]
+    if start + room < len(line):
+        shown = shown[:-1] + _CUT
+    before = cell_len(printable(shown[: begin - start], lines=False))
+    marks = "^" * max(1, min(word, room - (begin - start)))
+    return head + printable(shown, lines=False), " " * (len(head) + before) + marks
+
+
+def _letters(text: str) -> str:
+    return "".join(sorted({sign for sign in text if sign.isalnum()}))
+
 
 BEGINNINGS: Final = (
     "SELECT", "WITH", "INSERT INTO", "UPDATE", "DELETE FROM", "CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "EXPLAIN",
@@ -261,3 +343,59 @@ class Names:
             rows = self._ask(f"SHOW COLUMNS FROM {named(name)}") if name.lower() in known else []
             self._columns[name] = [(row[0], row[1]) for row in rows]
         return self._columns[name]
+
+
+_PARTS: Final = re.compile(
+    r"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<text>'(?:\\.|[^'\\])*(?:'|\Z)|\"(?:\\.|[^\"\\])*(?:\"|\Z))"
+    r"|(?P<name>`(?:``|[^`])*(?:`|\Z))"
+    r"|(?P<number>\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b)"
+    r"|(?P<word>\w+)"
+    r"|(?P<escape>^\s*\\\S*)",
+    re.DOTALL,
+)
+_WORDS: Final = frozenset(word for each in KEYWORDS for word in each.split())
+STYLES: Final = {
+    "word": "ansiblue bold",
+    "text": "ansigreen",
+    "number": "ansicyan",
+    "comment": "ansibrightblack italic",
+    "escape": "ansimagenta",
+}
+_RICH: Final = {"word": "bold blue", "text": "green", "number": "cyan", "comment": "bright_black italic", "escape": ""}
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of ``text``, in order and without gaps, each behind its kind: a key of `STYLES`, or nothing.
+
+    >>> [each for each in parts("select 'a;', b -- c") if each[0]]
+    [('word', 'select'), ('text', "'a;'"), ('comment', '-- c')]
+    """
+    end = 0
+    for found in _PARTS.finditer(text):
+        if found.start() > end:
+            yield "", text[end : found.start()]
+        kind, end = found.lastgroup or "", found.end()
+        plain = kind == "name" or (kind == "word" and found[0].upper() not in _WORDS)
+        yield "" if plain else kind, found[0]
+    if end < len(text):
+        yield "", text[end:]
+
+
+def coloured(text: str) -> Text:
+    """Return a statement with its colours, to be printed."""
+    return Text.assemble(*((piece, _RICH.get(kind, "")) for kind, piece in parts(text)))
+
+
+class StatementLexer(Lexer):
+    """Colours what is typed."""
+
+    def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
+        """Return what gives each line its colours."""
+        lines: list[StyleAndTextTuples] = [[]]
+        for kind, piece in parts(document.text):
+            for n, line in enumerate(piece.split("\n")):
+                if n:
+                    lines.append([])
+                lines[-1].append((STYLES.get(kind, ""), line))
+        return lambda number: lines[number] if number < len(lines) else []

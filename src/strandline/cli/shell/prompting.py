@@ -1,34 +1,130 @@
-"""Prompting: the line that is typed: keys, colours, history, completion; and the loop of the shell."""
+"""Prompting: the line that is typed: keys, colours, history, completion; and the loop of the shell.
+
+History: what was typed, kept in the user's state directory for the next time.
+
+Only its owner can read the file.  A statement is not written there if it gives an option like a password a value, or
+holds a URL with a login; it can be recalled for as long as the shell runs.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 import termios
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.filters import completion_is_selected, has_completions
+from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
 from rich.text import Text
+from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.cli.shell import commands
-from strandline.cli.shell.colours import StatementLexer
-from strandline.cli.shell.completion import ShellCompleter
+from strandline.cli.shell.completion import ShellCompleter, StatementLexer, finished
 from strandline.cli.shell.connection import Connection
-from strandline.cli.shell.history import KeptHistory, place
 from strandline.cli.shell.running import Leave, Shell
 from strandline.cli.shell.tables import FAINT, HEAD
-from strandline.cli.shell.texts import finished
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import printable
+from strandline.controller.language import cursor
+from strandline.errors import DefinitionError
+from strandline.options import holds_secret
+
+KEPT_MAX: Final = 5_000
+"""So many entries are read again; when there are twice as many, the older ones are dropped."""
+_OWN: Final = 0o600
+_SUSPECT: Final = re.compile(r"passw|secret|token|credential|api_?key|access_?key|private_?key", re.IGNORECASE)
+_VALUES: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where history is kept.
+
+    >>> place({"XDG_STATE_HOME": "/state"}), place({"HOME": "/u", "XDG_STATE_HOME": "relative"})
+    (PosixPath('/state/strandline/history'), PosixPath('/u/.local/state/strandline/history'))
+    """
+    state = environment.get("XDG_STATE_HOME", "")
+    home = environment.get("HOME") or str(Path.home())
+    root = Path(state) if state.startswith("/") else Path(home) / ".local" / "state"
+    return root / "strandline" / "history"
+
+
+def may_be_kept(text: str) -> bool:
+    """Return whether nothing in ``text`` looks like the value of a password.
+
+    >>> may_be_kept("SELECT token FROM t"), may_be_kept("CREATE CONNECTION c TO kafka (PassWord 'hunter2')")
+    (True, False)
+    >>> may_be_kept("UPDATE t SET api_key = 'x'"), may_be_kept("… (uri 'postgresql://me:pw@db/x')")
+    (False, False)
+    """
+    try:
+        tokens = cursor.tokens_of(text)
+    except DefinitionError:
+        return not _SUSPECT.search(text) and "://" not in text
+    return not any(_told(tokens, n) for n, token in enumerate(tokens) if token.token_type in _VALUES)
+
+
+def _told(tokens: list[Token], n: int) -> bool:
+    """Return whether the value at ``n`` is, or may be, a secret."""
+    named = n - 2 if n and tokens[n - 1].text in {"=", "==", ":", "=>"} else n - 1
+    suspect = named >= 0 and _SUSPECT.search(tokens[named].text) is not None
+    return suspect or holds_secret("", tokens[n].text)
+
+
+class KeptHistory(History):
+    """What was typed, in a file: one JSON string a line.  If it cannot be read or written, nothing is kept."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return what was kept, the newest first."""
+        found = self._read()
+        if len(found) > 2 * KEPT_MAX:
+            with suppress(OSError):
+                fresh = self._path.with_suffix(".new")
+                _append(fresh, found[-KEPT_MAX:])
+                fresh.replace(self._path)
+        return reversed(found[-KEPT_MAX:])
+
+    def store_string(self, string: str) -> None:
+        """Keep what was typed, unless it holds a secret."""
+        if may_be_kept(string):
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                _append(self._path, [string])
+
+    def _read(self) -> list[str]:
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            with suppress(msgspec.MsgspecError):  # half a line, of a process that was killed
+                found.append(msgspec.json.decode(line, type=str))
+        return found
+
+
+def _append(path: Path, texts: Iterable[str]) -> None:
+    """Add entries to a file that only its owner may read, whatever it was before."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _OWN)
+    with os.fdopen(descriptor, "ab") as file:
+        os.fchmod(descriptor, _OWN)
+        file.write(b"".join(msgspec.json.encode(text) + b"\n" for text in texts))
+
 
 PROMPT: Final = "strandline> "
 IN_TRANSACTION: Final = "strandline*> "

@@ -1,52 +1,159 @@
 """Running: what the shell does with what was typed: statements, commands, answers, errors.
 
-Long because each kind of statement and each command is done here.
+Working: a call that takes long is made beside the terminal, so that Ctrl-C reaches the shell.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from strandline import frontier
 from strandline.cli.shell import commands
-from strandline.cli.shell.colours import coloured
-from strandline.cli.shell.commands import Command
-from strandline.cli.shell.completion import Names
+from strandline.cli.shell.commands import Command, described, helped, standing
+from strandline.cli.shell.completion import ESCAPE, Names, coloured, pointed, typed
 from strandline.cli.shell.connection import Connection
-from strandline.cli.shell.describing import described, helped, standing
-from strandline.cli.shell.following import Scroll
-from strandline.cli.shell.tables import FAINT, Look, counted, lines
-from strandline.cli.shell.texts import ESCAPE, pointed, typed
-from strandline.cli.shell.working import followed, interruptible, within
+from strandline.cli.shell.tables import FAINT, Look, Scroll, counted, lines
 from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
 from strandline.cli.terminal.standing import left
-from strandline.client import Cancel, ended_by
+from strandline.client import Cancel, Outcome, ended_by
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.language import statements
 from strandline.controller.language.altering import AlterMaterializationViews
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
-from strandline.frontier import moments
+from strandline.instance.carriers.exchange import start_thread
 from strandline.options import file_text
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 
 if TYPE_CHECKING:
     from strandline.client import Transaction
 
+
 T = TypeVar("T")
+E_co = TypeVar("E_co", covariant=True)
+
+_LOOK_S: Final = 0.1
+"""So often the shell looks whether Ctrl-C was pressed."""
+_LOOKS: Final = 10
+"""After so many looks the call is shown to run."""
+LET_GO_S: Final = 1.5
+"""For so long a call that was cancelled may take to end; after that it is left alone."""
+
+
+class Stream(Protocol[E_co]):
+    """What comes as it comes, until it is closed."""
+
+    def __iter__(self) -> Iterator[E_co]:
+        """Yield it."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Came(Generic[T]):
+    """Something has come."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Nothing more comes; ``error``: because of that."""
+
+    error: BaseException | None
+
+
+def interruptible(
+    call: Callable[[], T], cancel: Callable[[], object], shown: Callable[[], AbstractContextManager[object]]
+) -> T:
+    """Make ``call`` in a thread of its own, and return what it returns.  ``shown`` is entered if it takes a while.
+
+    Ctrl-C calls ``cancel``, and raises `KeyboardInterrupt` when the call has ended, or will not.
+    """
+    outcome, looks = Outcome(call), 0
+    start_thread(outcome.make, "shell")
+    try:
+        with ExitStack() as entered:
+            while True:
+                try:
+                    return outcome.result(_LOOK_S)
+                except queue.Empty:
+                    looks += 1
+                    if looks == _LOOKS:
+                        entered.enter_context(shown())
+    except KeyboardInterrupt:
+        _let_go(cancel, outcome)
+        raise
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Make ``call`` in a thread of its own, and return what it returns; one that takes longer is left alone.
+
+    A process waits at its end for the threads of a pool, and a server that was killed may never answer a call.
+
+    Raises what the call raises; `Unavailable` if it takes longer than ``seconds``.
+    """
+    outcome = Outcome(call)
+    start_thread(outcome.make, "shell")
+    try:
+        return outcome.result(seconds)
+    except queue.Empty:
+        raise Unavailable(f"there was no answer within {seconds:g} s") from None
+
+
+def followed(stream: Stream[T]) -> Iterator[T]:
+    """Yield what comes, until Ctrl-C, which ends the stream.  Raises what the stream raises."""
+    found: queue.SimpleQueue[_Came[T] | _Ended] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for each in stream:
+                found.put(_Came(each))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            found.put(_Ended(error))
+        else:
+            found.put(_Ended(None))
+
+    start_thread(read, "shell")
+    with closing(stream), suppress(KeyboardInterrupt):
+        while True:
+            try:
+                event = found.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            match event:
+                case _Came(value):
+                    yield value
+                case _Ended(None):
+                    return
+                case _Ended(BaseException() as error):
+                    raise error
+
+
+def _let_go(cancel: Callable[[], object], outcome: Outcome[T]) -> None:
+    cancelling = Outcome(cancel)
+    start_thread(cancelling.make, "shell")
+    with suppress(Exception, KeyboardInterrupt):  # how it ends is of no interest now
+        outcome.result(LET_GO_S)
+
 
 LIMIT: Final = 100
 """So many rows of an answer are shown at first."""
@@ -151,7 +258,7 @@ class Shell:
     def _answer(self, rows: pa.Table, time: int | None) -> None:
         look = self._look()
         self._print(lines(rows, look))
-        at = "" if time is None else f", true at {moments.clock(time)}"
+        at = "" if time is None else f", true at {frontier.clock(time)}"
         self._say(f"({counted(rows, look)}{at})", FAINT)
 
     def _change(self, text: str, statement: statements.Statement) -> None:
@@ -175,7 +282,7 @@ class Shell:
 
     def _done(self, statement: object, time: int | None) -> None:
         replaces = isinstance(statement, statements.CreateView) and statement.replaces
-        at = None if time is None else moments.clock(time)
+        at = None if time is None else frontier.clock(time)
         self._say(outcome(type(statement).__name__, at, replaces=replaces))
         self._follow_up()
         if isinstance(statement, AlterMaterializationViews):
@@ -203,7 +310,7 @@ class Shell:
             raise Unavailable("nothing was committed: the process that had the transaction has ended")
         if word == "COMMIT":
             time = self._committed(transaction)
-            self._say("COMMIT: nothing was changed" if time is None else f"COMMIT: committed at {moments.clock(time)}")
+            self._say("COMMIT: nothing was changed" if time is None else f"COMMIT: committed at {frontier.clock(time)}")
             self._follow_up()
             return
         self._transaction = None

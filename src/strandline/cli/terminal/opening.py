@@ -5,6 +5,8 @@ running.
 
 The JVM that Spark starts inherits this process's streams and writes warnings to both.  `keep_apart` redirects the JVM's
 output to nowhere, so that standard output holds only documents.
+
+Moments as options of commands.
 """
 
 from __future__ import annotations
@@ -18,18 +20,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias, TypeVar
 
+import typer
+
 import strandline
 from strandline import client, serving
 from strandline.cli.terminal.exits import wants_traceback
 from strandline.controller.defining.project.settings import Project, settings
 from strandline.controller.location.config import Mode
-from strandline.errors import ConfigError, Determinate, Held, Silent, Unavailable
+from strandline.errors import ConfigError, Determinate, Held, InvalidUsage, Silent, Unavailable
+from strandline.frontier import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strandline.client import Environment, ListeningReplica, NextVersion
     from strandline.serving import RemoteEnvironment
+
 
 Asked: TypeAlias = "Environment | RemoteEnvironment"
 """What a command asks: an environment that it opened, or that of the process that writes."""
@@ -213,3 +219,11 @@ def _apart(stream: TextIO, original: TextIO | None, descriptor: int) -> TextIO:
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
     return os.fdopen(own, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)
+
+
+def moment_option(text: str) -> int:
+    """As `moment`, for an option of a command, whose refusal is one of usage."""
+    try:
+        return moment(text)
+    except InvalidUsage as error:
+        raise typer.BadParameter(str(error)) from error

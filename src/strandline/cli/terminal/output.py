@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strandline.algebra.readable import readable
+from strandline.algebra.notation import readable
 
 WIDTH_UNFOLDED: Final = 100_000
 

@@ -1,6 +1,13 @@
 """Reporting: what `strandline run` says of itself: documents with ``--json``, lines, or lines above a status line.
 
 A line is said when something has changed, never again because time has passed.
+
+The living lines of `strandline run` on a terminal: what it does, and a bar for each first load and first result.
+
+A first snapshot may take hours, in one tick.  Its bar moves while that goes on: what is shown is asked for from memory,
+several times a second, on the thread that draws.
+
+The progress of a transaction into an endpoint, reported regularly while `strandline run` waits for it.
 """
 
 from __future__ import annotations
@@ -8,19 +15,117 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import lasting
-from strandline.cli.terminal.living import Living
-from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.output import Output, printable
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.observing.adopted import Adopted
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.status import Status
+
+BAR_WIDTH: Final = 30
+FRAMES_PER_S: Final = 4
+
+
+class Living:
+    """Lines that are drawn again and again while the context lasts, and then are gone."""
+
+    def __init__(self, console: Console, text: Text, beginnings: Callable[[], Sequence[Beginning]]) -> None:
+        self._spinner = Spinner("dots", text)
+        self._beginnings = beginnings
+        self._live = Live(
+            console=console,
+            get_renderable=self.shown,
+            refresh_per_second=FRAMES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def update(self, text: Text) -> None:
+        """Say what is done now."""
+        self._spinner.update(text=text)
+
+    def shown(self) -> RenderableType:
+        """Return the lines as they are now."""
+        begun = [each for each in self._beginnings() if each.since_ms is not None]
+        return Group(self._spinner, bars(begun)) if begun else self._spinner
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._live.stop()
+
+
+def bars(beginnings: Sequence[Beginning]) -> Table:
+    """Return a bar for each: one that moves to and fro where it is not known how many rows there are."""
+    shown = Table.grid(padding=(0, 1))
+    for each in beginnings:
+        total = max(each.about, each.rows, 1) if each.about is not None and each.rows else None
+        about = "" if each.about is None else f" of about {each.about:,}"
+        bar = ProgressBar(total=total, completed=each.rows, width=BAR_WIDTH, pulse=total is None)
+        name = Text(printable(each.name, lines=False))
+        shown.add_row(Text(f"  {each.verb}"), name, bar, Text(f"{each.rows:,}{about} rows"))
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One task's rows so far: ``done`` of about ``about``, read from its collections or sent to its endpoint."""
+
+    name: str
+    verb: str
+    done: int
+    about: int
+    rows_per_s: int
+
+    def __str__(self) -> str:
+        share = f" ({100 * self.done // self.about} %)" if self.about else ""
+        return f"{self.name}: {self.verb} {self.done:,} of about {self.about:,} rows{share}, {self.rows_per_s:,} rows/s"
+
+
+class Pacer:
+    """Turns a task's statuses into paces, at most one per ``pause_s`` seconds; ``now`` is a monotonic clock."""
+
+    def __init__(self, now: Callable[[], float], pause_s: float) -> None:
+        self._now = now
+        self._pause_s = pause_s
+        # By task: the verb, when it began, when it was last reported.
+        self._begun: dict[str, tuple[str, float, float]] = {}
+
+    def pace(self, status: Status) -> Pace | None:
+        """Return the pace to report now; None if one was reported a moment ago, or no transaction is in flight."""
+        moving, now = status.moving, self._now()
+        match status.phase:
+            case "Extending":
+                verb, done, about = "read", moving.read, moving.about
+            case "Storing":
+                verb, done, about = "sent", moving.sent, moving.read
+            case _:
+                return None
+        last, begun, shown_s = self._begun.get(status.name, ("", now, now))
+        if last != verb or not done:
+            last, begun, shown_s = verb, now, now
+        due = done > 0 and now - shown_s >= self._pause_s
+        self._begun[status.name] = (last, begun, now if due else shown_s)
+        return Pace(status.name, verb, done, about, round(done / (now - begun))) if due else None
+
 
 NAMES_MAX: Final = 4
 """How many names a log line has."""

@@ -1,3 +1,3 @@
 """From SQL text to the algebra."""
 
-__all__ = ["meaning", "view"]
+__all__ = ["asked", "meaning", "sql", "view"]

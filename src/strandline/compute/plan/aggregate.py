@@ -7,24 +7,42 @@ ignores.
 
 Grouping sets are a union of Reduces: in each the keys of its set are columns, and the others NULL.  Aggregates see the
 rows as they are, and `grouping` is a literal of each.
+
+Queries that are recomputed, made definite: floats fold sorted values, 64-bit integers add exactly.
+
+A `Reduce` needs none of this, its rules see to it.  Here are the aggregates that stay Spark's, inside an `Opaque`.
+
+GROUPING SETS, ROLLUP and CUBE: the sets of keys that one GROUP BY groups by, each for itself.
+
+Several of them, and plain keys beside them, are combined: each set of one with each set of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Aggregate, Filter, Node, Project, Reduce, UnionAll
-from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, conjunction, is_null, number, text
+from strandline.algebra.scalar import (
+    Scalar,
+    binary,
+    call,
+    case,
+    cast,
+    column,
+    conjunction,
+    is_null,
+    number,
+    operand,
+    text,
+)
 from strandline.algebra.schema import RESERVED, Column, Schema
-from strandline.compute.plan.scalars.compose import select
-from strandline.compute.plan.scalars.context import Context, project
-from strandline.compute.plan.scalars.scope import Unplanned
-from strandline.compute.plan.sql.functions import PLANNED
-from strandline.compute.plan.sql.trees import counts_rows, has_aggregate, is_aggregate, replaced
+from strandline.compute.plan.scalars.context import Context, Unplanned, filled, parsed, project, select
+from strandline.compute.plan.sql import FOLDED, PLANNED, VARIANCES, counts_rows, has_aggregate, is_aggregate, replaced
 
 _ARGUMENTS: Final = f"{RESERVED}arguments"
 _GROUPINGS: Final = {"grouping": "tinyint", "grouping_id": "bigint"}
@@ -201,3 +219,145 @@ def _call(node: exp.Expr) -> _Call:
     if condition is not None:
         argument = case(condition, argument)
     return _Call(function, Scalar(argument), distinct and function not in ("min", "max"))
+
+
+_ROUNDED: Final = ("float", "double", "string")
+"""Argument types that Spark adds up as doubles, with a rounding at each step."""
+_WIDE: Final = "bigint"
+"""The argument type whose sum may overflow in one order of rows and not in another, and whose average is of doubles."""
+
+
+def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
+    """Return ``expression`` (over ``node``'s columns) with aggregates that no order of rows changes."""
+
+    def definite(found: exp.Expr) -> exp.Expr:
+        fold, over = (found.this, found) if isinstance(found, exp.Window) else (found, None)
+        fold, condition = (fold.this, fold) if isinstance(fold, exp.Filter) else (fold, None)
+        if not isinstance(fold, exp.Anonymous) or fold.name.lower() not in FOLDED or len(fold.expressions) != 1:
+            return found
+        argument, name = fold.expressions[0], fold.name.lower()
+        if distinct := isinstance(argument, exp.Distinct):
+            argument = argument.expressions[0]
+        type_ = "double" if name in VARIANCES else _type(context, node, argument)
+        if type_ == _WIDE:
+            total, counted = (_placed(each, condition, over) for each in _exact(argument, distinct=distinct))
+            template = _EXACT_MEAN if name in _MEANS else _EXACT_TRIED if name == "try_sum" else _EXACT_TOTAL
+            return operand(filled(template, {"total": total, "counted": counted}))
+        if type_ not in _ROUNDED:
+            return found
+        gathered = call("collect_set" if distinct else "collect_list", cast(argument, "double"))
+        template = _variance(name) if name in VARIANCES else _MEAN if name in _MEANS else _TOTAL
+        return operand(filled(template, {"summed": call("sort_array", _placed(gathered, condition, over))}))
+
+    return replaced(expression, definite)
+
+
+def _exact(argument: exp.Expr, *, distinct: bool) -> tuple[exp.Expr, exp.Expr]:
+    """Return the exact sum of 64-bit integers, and how many there are."""
+    terms, counted = cast(argument, "decimal(20,0)"), argument.copy()
+    if distinct:
+        terms, counted = exp.Distinct(expressions=[terms]), exp.Distinct(expressions=[counted])
+    return call("sum", terms), call("count", counted)
+
+
+def _placed(aggregate: exp.Expr, *around: exp.Expr | None) -> exp.Expr:
+    """Return ``aggregate`` under the condition and over the window of another one."""
+    for each in around:
+        if each is not None:
+            outer = each.copy()
+            outer.set("this", aggregate)
+            aggregate = outer
+    return aggregate
+
+
+def _type(context: Context, node: Node, argument: exp.Expr) -> str:
+    if argument.find(exp.Window, exp.AggFunc) is not None:
+        raise Unplanned("an aggregate of an aggregate")
+    return context.schema(Project(node, (("argument", Scalar(argument)),))).columns[0].type
+
+
+_MEANS: Final = ("avg", "mean", "try_avg")
+_SUM: Final = (
+    "aggregate(summed, named_struct('t', 0D, 'v', 0D, 'n', 0D),"
+    " (a, v) -> IF(v = a.v, named_struct('t', a.t, 'v', v, 'n', a.n + 1),"
+    " named_struct('t', a.t + a.v * a.n, 'v', v, 'n', 1D)), a -> a.t + a.v * a.n)"
+)
+"""Each value once, times how often it is there: as `engine.sql.grouping` adds them, which keeps counts."""
+_TOTAL: Final = parsed(f"CASE WHEN size(summed) > 0 THEN {_SUM} END")
+_EXACT_TOTAL: Final = parsed("CAST(total AS BIGINT)")
+_EXACT_TRIED: Final = parsed("TRY_CAST(total AS BIGINT)")
+_EXACT_MEAN: Final = parsed("CAST(total AS DOUBLE) / NULLIF(counted, 0L)")
+_MEAN: Final = parsed(f"CASE WHEN size(summed) > 0 THEN {_SUM} / size(summed) END")
+
+
+def _variance(name: str) -> exp.Expr:
+    """Return Welford's recurrence over the sorted values (B. P. Welford, Technometrics 4(3), 1962)."""
+    divisor, root = VARIANCES[name]
+    least, by = (1, "a.n - 1") if divisor == "sample" else (0, "a.n")
+    mean = "a.m + (v - a.m) / (a.n + 1)"
+    step = f"named_struct('n', a.n + 1, 'm', {mean}, 's', a.s + (v - a.m) * (v - ({mean})))"
+    value = f"sqrt(a.s / ({by}))" if root else f"a.s / ({by})"
+    start = "named_struct('n', 0D, 'm', 0D, 's', 0D)"
+    return parsed(f"aggregate(summed, {start}, (a, v) -> {step}, a -> CASE WHEN a.n > {least} THEN {value} END)")
+
+
+AFTER_KEYS: Final = ("grouping_sets", "cube", "rollup", "totals")
+"""What may follow the keys of a GROUP BY, in sqlglot's words."""
+SETS_MAX: Final = 16
+"""Each set is a collection of its own, and a part of each step."""
+
+
+def grouping_sets(group: exp.Group) -> tuple[list[exp.Expr], list[list[exp.Expr]]] | None:
+    """Return all keys of ``group`` as they are written, and those of each set; None if it has but one set of keys.
+
+    To Spark, one set that is empty is no set at all, so that its total is there even of no rows.
+
+    >>> from strandline.compute.plan.sql import parse
+    >>> keys, sets = grouping_sets(parse("SELECT 1 FROM t GROUP BY a, ROLLUP (b, (c, d))").args["group"])
+    >>> [[key.name for key in each] for each in (keys, *sets)]
+    [['a', 'b', 'c', 'd'], ['a', 'b', 'c', 'd'], ['a', 'b'], ['a']]
+    >>> grouping_sets(parse("SELECT 1 FROM t GROUP BY GROUPING SETS (())").args["group"])
+    ([], [])
+    """
+    after = [each for name in AFTER_KEYS for each in group.args.get(name) or ()]
+    several = [each for each in group.expressions if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets)]
+    if not (after or several):
+        return None
+    if after and (several or len(after) > 1 or not isinstance(after[0], exp.Rollup | exp.Cube | exp.GroupingSets)):
+        raise Unplanned("grouping sets of several kinds after the keys")
+    written = group.expressions
+    if after:  # as in GROUP BY a, b WITH ROLLUP
+        written = [after[0] if after[0].expressions else type(after[0])(expressions=group.expressions)]
+    elif any(isinstance(each, exp.Tuple) for each in written):
+        raise Unplanned("GROUP BY a structure beside grouping sets")
+    combined: list[list[exp.Expr]] = [[]]
+    for each in written:
+        combined = [[*before, *own] for before in combined for own in _sets(each)]
+        if len(combined) > SETS_MAX:
+            raise Unplanned(f"there are more than {SETS_MAX} grouping sets")
+    keys = [key for each in group.expressions + after for key in _keys(each)]
+    return keys, combined if keys or len(combined) > 1 else []
+
+
+def _sets(element: exp.Expr) -> Iterator[list[exp.Expr]]:
+    """Yield the sets of an element of GROUP BY, or of one of GROUPING SETS."""
+    match element:
+        case exp.GroupingSets():
+            for each in element.expressions:
+                yield from _sets(each)
+        case exp.Rollup() | exp.Cube():
+            parts = [list(_keys(each)) for each in element.expressions]
+            for count in range(len(parts), -1, -1):
+                chosen = [parts[:count]] if isinstance(element, exp.Rollup) else itertools.combinations(parts, count)
+                yield from ([key for part in some for key in part] for some in chosen)
+        case _:
+            yield list(_keys(element))
+
+
+def _keys(element: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the keys of an element, in the order in which they are written."""
+    if isinstance(element, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+        for each in element.expressions:
+            yield from _keys(each)
+    else:
+        yield element.unnest()

@@ -19,11 +19,9 @@ from sqlglot import exp
 
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.plan.scalars.order import show_keys
-from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled
-from strandline.compute.plan.sql.dialect import in_sight, parse
-from strandline.compute.plan.sql.trees import mentioned
+from strandline.compute.plan.scalars.context import Analyst
+from strandline.compute.plan.scalars.order import is_open_list, is_positional, is_settled, show_keys
+from strandline.compute.plan.sql import in_sight, mentioned, parse
 from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)

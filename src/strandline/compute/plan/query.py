@@ -14,22 +14,20 @@ from sqlglot import exp
 from strandline.algebra.nodes import Constant, Node, UnionAll
 from strandline.algebra.scalar import Scalar, cast, column, text
 from strandline.algebra.schema import RESERVED, Schema
-from strandline.compute.plan.keys.scope import clauses_of
+from strandline.compute.plan.keys import clauses_of
 from strandline.compute.plan.relations import Ctes, Relations
-from strandline.compute.plan.scalars.compose import names as items
-from strandline.compute.plan.scalars.compose import select
-from strandline.compute.plan.scalars.context import Context, Planned, project, renamed
+from strandline.compute.plan.scalars.context import Context, Planned, Unplanned, project, renamed, select
+from strandline.compute.plan.scalars.context import names as items
 from strandline.compute.plan.scalars.definite import inexact, refuse_unordered
 from strandline.compute.plan.scalars.order import (
     complete_cuts,
+    complete_lists,
     is_limited,
     ordering,
     output_of,
     refuse_order_within,
     top,
 )
-from strandline.compute.plan.scalars.scope import Unplanned
-from strandline.compute.plan.scalars.windows import complete_lists
 from strandline.compute.plan.select import plan_distinct, plan_select
 
 _A: Final = f"{RESERVED}a_side"

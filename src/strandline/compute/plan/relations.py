@@ -13,18 +13,16 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Constant, Node, Project
+from strandline.algebra.nodes import Constant, Node, Project, joined
 from strandline.algebra.scalar import Scalar, call, column, columns, conjunction, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.matching import anti, filtered, full, matching, outer, semi
-from strandline.compute.plan.scalars.compose import names as items
-from strandline.compute.plan.scalars.compose import relation as named
-from strandline.compute.plan.scalars.compose import select as composed
-from strandline.compute.plan.scalars.context import Context, Planned, renamed
+from strandline.compute.plan.scalars.context import Context, Field, Planned, Scope, Unplanned, renamed
+from strandline.compute.plan.scalars.context import names as items
+from strandline.compute.plan.scalars.context import relation as named
+from strandline.compute.plan.scalars.context import select as composed
 from strandline.compute.plan.scalars.expressions import resolve
-from strandline.compute.plan.scalars.scope import Field, Scope, Unplanned
-from strandline.compute.plan.sql.trees import conjuncts
+from strandline.compute.plan.sql import conjuncts
 
 Ctes = Mapping[str, Planned]
 """Common table expressions in sight, by lower-case name."""

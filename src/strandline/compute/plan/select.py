@@ -13,22 +13,24 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Filter, Node, Reduce
+from strandline.algebra.nodes import Filter, Node, Reduce, joined
 from strandline.algebra.scalar import Scalar, column, columns, conjunction, text
-from strandline.compute.plan.aggregate import Reduction
-from strandline.compute.plan.folds import definite_folds
-from strandline.compute.plan.grouping_sets import AFTER_KEYS, grouping_sets
+from strandline.compute.plan.aggregate import AFTER_KEYS, Reduction, definite_folds, grouping_sets
 from strandline.compute.plan.relations import Relations
-from strandline.compute.plan.scalars.compose import ROWS
-from strandline.compute.plan.scalars.compose import select as composed
-from strandline.compute.plan.scalars.context import Context, Planned, project
+from strandline.compute.plan.scalars.context import ROWS, Context, Planned, Scope, Unplanned, project
+from strandline.compute.plan.scalars.context import select as composed
 from strandline.compute.plan.scalars.expressions import refuse_ambiguous, resolve, starred
-from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
-from strandline.compute.plan.scalars.scope import Scope, Unplanned
-from strandline.compute.plan.scalars.windows import complete_lists, complete_windows, first_of_each
-from strandline.compute.plan.sql.functions import MERGING
-from strandline.compute.plan.sql.trees import conjuncts, has_aggregate
+from strandline.compute.plan.scalars.order import (
+    complete_lists,
+    complete_windows,
+    first_of_each,
+    is_limited,
+    ordering,
+    output_of,
+    refuse_order_within,
+    top,
+)
+from strandline.compute.plan.sql import MERGING, conjuncts, has_aggregate
 from strandline.compute.plan.subqueries import Subqueries
 
 _KNOWN = frozenset(

@@ -7,30 +7,58 @@ the aggregates of nothing: NULL, and 0 for a count.
 
 NOT IN is true for a value unless it is among those of the subquery, or one of these is NULL, or the value is NULL and
 the subquery has a row.
+
+Bounds: the value of a scalar subquery that a column is only compared with.
+
+Such a value is kept in a collection of its own, so that its old value and its new one are known before rows are looked
+up (`compute.lookups`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Equal, Join, Node, Project, Reduce, UnionAll
+from strandline.algebra.nodes import Equal, Join, Node, Project, Reduce, UnionAll, joined
 from strandline.algebra.scalar import Scalar, binary, call, cast, column, columns, conjunction, is_null, number, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.aggregate import Reduction
-from strandline.compute.plan.bounds import bound_of, with_bound
-from strandline.compute.plan.key import key
-from strandline.compute.plan.matching import anti, filtered, marked, matching, outer
+from strandline.compute.plan.matching import anti, filtered, key, marked, matching, outer
 from strandline.compute.plan.relations import Relations
-from strandline.compute.plan.scalars.context import Context, alike, project
-from strandline.compute.plan.scalars.equality import sides
+from strandline.compute.plan.scalars.context import Context, Field, Unplanned, alike, project
+from strandline.compute.plan.scalars.expressions import sides
 from strandline.compute.plan.scalars.order import is_limited
-from strandline.compute.plan.scalars.scope import Field, Unplanned
-from strandline.compute.plan.sql.trees import has_aggregate, replaced
+from strandline.compute.plan.sql import has_aggregate, replaced
+
+
+def bound_of(tree: exp.Expr, name: str) -> exp.Expr | None:
+    """Return the value of the column ``name`` that ``tree`` compares a column with; None if that is not all it does.
+
+    >>> from strandline.algebra.scalar import scalar, text
+    >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`", "`b` < `a` / INTERVAL '1' DAY")
+    >>> [None if (found := bound_of(scalar(each).tree, "a")) is None else text(found) for each in several]
+    ['`a`', "`a` - INTERVAL '1' DAY", None, None]
+    """
+    compared: exp.Expr = tree.unnest()
+    if not isinstance(compared, exp.LT | exp.LTE | exp.GT | exp.GTE):
+        return None
+    sides: list[exp.Expr] = [compared.this.unnest(), compared.expression.unnest()]
+    for value, other in itertools.permutations(sides):
+        moved = isinstance(value, exp.Add | exp.Sub) and isinstance(value.expression, exp.Interval)
+        own: exp.Expr = value.this.unnest() if moved else value
+        if isinstance(own, exp.Column) and own.name == name and isinstance(other, exp.Column):
+            return value
+    return None
+
+
+def with_bound(tree: exp.Expr, bound: exp.Expr, kept: exp.Column) -> exp.Expr:
+    """Return ``tree`` with the column ``kept`` in the place of ``bound``."""
+    return replaced(tree, lambda each: kept.copy() if each == bound else each)
+
 
 _SIMPLE: Final = ("expressions", "from_", "joins", "where", "kind", "hint", "distinct", "order")
 """The clauses of a subquery that reads what is outside of it, and is one for each row there."""

@@ -26,13 +26,11 @@ from sqlglot import exp
 from strandline.algebra.nodes import Filter, Get, Node, Opaque, UnionAll, frames
 from strandline.algebra.scalar import Scalar, as_written, cast, text
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.asked.growth import STEP_NODES_MAX, shared_parts, step_nodes
-from strandline.compute.plan.asked.pieces import is_large
-from strandline.compute.plan.key import key
+from strandline.compute.plan.asked import STEP_NODES_MAX, is_large, shared_parts, step_nodes
+from strandline.compute.plan.matching import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
-from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.plan.scalars.context import Context, project, renamed
+from strandline.compute.plan.scalars.context import Analyst, Context, Names, Unplanned, project, renamed
 from strandline.compute.plan.scalars.definite import (
     inexact,
     refuse_doubts,
@@ -40,9 +38,7 @@ from strandline.compute.plan.scalars.definite import (
     refuse_order,
     refuse_unordered,
 )
-from strandline.compute.plan.scalars.scope import Names, Unplanned
-from strandline.compute.plan.sql.dialect import MISTAKES, parse, position_of, relations, words
-from strandline.compute.plan.sql.trees import mentioned
+from strandline.compute.plan.sql import MISTAKES, mentioned, parse, position_of, relations, words
 from strandline.errors import DefinitionError, RepeatedColumn
 
 _CANDIDATES_MAX = 3

@@ -29,8 +29,7 @@ from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, 
 from strandline.algebra.schema import Column
 from strandline.algebra.types import decimal_digits
 from strandline.compute.rules.linear import at, updates
-from strandline.compute.rules.phase import Phase, Window
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Phase, Rule, Window
 
 ROWS: Final = "rows"
 SMALL_INTEGERS: Final = ("tinyint", "smallint", "int")

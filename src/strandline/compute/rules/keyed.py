@@ -15,9 +15,8 @@ from typing import Final
 from strandline.algebra.nodes import Node, Opaque, Project, Replay, Restrict, UnionAll
 from strandline.algebra.scalar import Scalar, column
 from strandline.compute.rules.linear import updates
-from strandline.compute.rules.phase import Window
 from strandline.compute.rules.recompute import replay
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Rule, Window
 
 
 def keyed(node: Opaque, prior: Node, window: Window) -> Node | None:

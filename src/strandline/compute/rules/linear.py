@@ -4,10 +4,19 @@ Each function returns a step plan; `updates` returns None for a subtree that can
 vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
 
 Source: D. McSherry et al., "Differential dataflow", CIDR 2013.
+
+Rule: the updates of an n-ary inner join are Σ over its inputs i of new₁ ⋈ … ⋈ newᵢ₋₁ ⋈ Δᵢ ⋈ oldᵢ₊₁ ⋈ … ⋈ oldₙ.
+
+The sum telescopes: term i is what the join becomes when input i moves from old to new, those before it having moved
+already.  No intermediate state is kept.  Inputs that cannot change give no term.  In a first step every old side is
+empty, so that only the last term is left, and in it new = Δ.
+
+Trap: with the same phase on both sides of i (old ⋈ Δ and Δ ⋈ old), changes of two inputs that meet are lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from strandline.algebra.nodes import (
@@ -23,8 +32,29 @@ from strandline.algebra.nodes import (
     rebuilt,
 )
 from strandline.algebra.scalar import Scalar, column
-from strandline.compute.rules.join import join_updates
-from strandline.compute.rules.phase import Phase, Window, frame
+from strandline.compute.rules.rule import Phase, Window, frame
+
+
+def join_updates(
+    node: Join,
+    window: Window,
+    updates: Callable[[Node, Window], Node | None],
+    at: Callable[[Node, Phase, Window], Node],
+) -> Node | None:
+    """Return the plan of the updates of ``node``; ``updates`` and ``at`` give those and the contents of an input."""
+    if window.first:
+        changes = [updates(below, window) for below in node.inputs]
+        present = tuple(change for change in changes if change is not None)
+        return replace(node, inputs=present) if len(present) == len(changes) else None
+    terms: list[Node] = []
+    for i, below in enumerate(node.inputs):
+        change = updates(below, window)
+        if change is None:
+            continue
+        before = tuple(at(other, Phase.NEW, window) for other in node.inputs[:i])
+        after = tuple(at(other, Phase.OLD, window) for other in node.inputs[i + 1 :])
+        terms.append(replace(node, inputs=(*before, change, *after), small=i if window.small else None))
+    return UnionAll(tuple(terms)) if len(terms) > 1 else terms[0] if terms else None
 
 
 def updates(node: Node, window: Window) -> Node | None:

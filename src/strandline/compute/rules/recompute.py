@@ -9,8 +9,7 @@ from typing import Final
 
 from strandline.algebra.nodes import NOTHING, Node, Opaque, Replay
 from strandline.compute.rules.linear import at, updates
-from strandline.compute.rules.phase import Phase, Window
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Phase, Rule, Window
 
 
 def replay(node: Opaque, prior: Node, window: Window) -> Node | None:

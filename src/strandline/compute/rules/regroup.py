@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from strandline.algebra.first import First, Order
-from strandline.algebra.nodes import NOTHING, Node, Reduce, Regroup
+from strandline.algebra.nodes import NOTHING, First, Node, Order, Reduce, Regroup
 from strandline.compute.rules.linear import at, updates
-from strandline.compute.rules.phase import Phase, Window
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Phase, Rule, Window
 
 
 def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:

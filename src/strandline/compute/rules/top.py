@@ -13,9 +13,8 @@ from typing import Final
 from strandline.algebra.nodes import Negate, Node, Opaque, Project, Replay, Restrict, UnionAll
 from strandline.algebra.scalar import columns
 from strandline.compute.rules.linear import at, updates
-from strandline.compute.rules.phase import Phase, Window
 from strandline.compute.rules.recompute import replay
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Phase, Rule, Window
 
 
 def top(node: Opaque, prior: Node, window: Window) -> Node | None:

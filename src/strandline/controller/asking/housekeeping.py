@@ -16,12 +16,11 @@ from strandline.controller.location.items import SharedSource, Source, View
 from strandline.controller.location.tenure import lives, released
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
-from strandline.persist.shard.objects import named_time, scratch_prefix
+from strandline.persist.shard.batch import named_time, scratch_prefix
 from strandline.persist.shard.trace import Merged, everything
-from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
-from strandline.persist.upkeep.inspect import Inspection
-from strandline.store.blob import Blob
+from strandline.persist.upkeep.collect import LEAKED_AFTER_MS, Inspection
 from strandline.store.clock import Clock
+from strandline.store.protocols import Blob
 
 
 async def shards(core: Core) -> dict[str, str]:

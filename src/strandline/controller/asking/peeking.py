@@ -20,7 +20,7 @@ from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog, unknown
 from strandline.controller.location.items import Collected, IndexItem
 from strandline.errors import InvalidUsage, ProtocolViolation, Unavailable
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier import MINIMUM, Frontier, as_time
 from strandline.instance import error_half
 from strandline.instance.indexes.index import last_time, scanned
 from strandline.instance.indexes.keys import key_table, packed, rows_schema, unpacked

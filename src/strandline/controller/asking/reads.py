@@ -18,12 +18,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 from sqlglot import exp
 
-from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
+from strandline.algebra.notation import within
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.scalars.order import cut_in_order
-from strandline.compute.plan.sql.dialect import (
+from strandline.compute.plan.sql import (
     parse,
     position,
     position_of,
@@ -36,20 +36,17 @@ from strandline.controller.asking.status import live_counters, status
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.introspection import asides, naming
-from strandline.controller.introspection.erring import ERRORS as ERRING
-from strandline.controller.introspection.erring import erring
-from strandline.controller.introspection.relations import RELATIONS, Known
+from strandline.controller.introspection.relations import ERRORS as ERRING
+from strandline.controller.introspection.relations import RELATIONS, Known, erring
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
 from strandline.controller.location.items import Collected, Fed, Item, View
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import as_time, join, meet
+from strandline.frontier import as_time, join, meet
 from strandline.instance import error_half
 from strandline.persist.handles.contents import Contents, Half, Rows
-from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.read import ReadHandle, read_definitely
 from strandline.persist.shard.state import ShardState
-from strandline.plane.described import Described
-from strandline.plane.edits import Edit
+from strandline.plane import Described, Edit
 
 ERRORS: Final = Schema(
     (

@@ -1,14 +1,27 @@
-"""Status: all there is to say about an environment, as plain data."""
+"""Status: all there is to say about an environment, as plain data.
+
+Freshness: whether a collection snapshots, hydrates or follows, and how far it is behind, in rows and in time.
+
+People ask three different things: is the first load done, is the first result computed, how stale is it.  So they are
+shown apart.  A source or a table of one *snapshots* and a view *hydrates* until something of it is durable: it can be
+read at no time yet.  From then on it *follows*, and its *lag* says how far behind it is.
+
+Progress: what this process has done for its environment so far, from memory alone.
+
+`status.status` reads the location and is the same in every process.  Progress is known only to the process that
+writes, and `strandline run` reports it after each tick.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
 
-from strandline.controller.asking.freshness import counted_in, freshness, lag_ms
 from strandline.controller.commanded import place_of, state_keys
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import seen
-from strandline.controller.introspection import words
+from strandline.controller.introspection import acknowledged
 from strandline.controller.introspection.definition import said_of_left
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
@@ -30,17 +43,128 @@ from strandline.controller.location.items import (
 )
 from strandline.controller.location.tenure import lives
 from strandline.controller.readers import plain
-from strandline.frontier.antichain import Frontier, join
+from strandline.controller.standing import complete
+from strandline.frontier import Frontier, join
 from strandline.instance import error_half, live
+from strandline.instance.beginnings import HYDRATING, SNAPSHOTTING
 from strandline.instance.reports import Report
 from strandline.instance.tasks import reached, records
 from strandline.materialize.protocol.task import Progress
 from strandline.persist.handles.read import ReadHandle
-from strandline.persist.notices.notify import Notifier
-from strandline.persist.notices.push import PushClient
+from strandline.persist.notices import Notifier, PushClient
 from strandline.persist.shard.state import ShardState
 from strandline.persist.shard.trace import due
 from strandline.problem import noticed, told
+
+FOLLOWING: Final = "following"
+ROWS: Final = "rows"
+
+
+def freshness(
+    item: Collected, states: Mapping[str, ShardState | None], counted: Mapping[str, int], now_ms: int, unit: str = ROWS
+) -> dict[str, Any]:
+    """Return the ``phase`` of an item, what there is of its ``first`` load or result, and its ``lag``.
+
+    ``states``: of all collections, by name.  ``counted``: the live counters of the process that writes, if it can be
+    asked.  ``first`` is None where it is over, or not known here; its ``about`` is None where upstream does not say.
+    ``unit``: what the offsets of a source's upstream count.
+    """
+    name = item.name.lower()
+    state = states.get(name)
+    begun = state is not None and state.upper.at != 0
+    beginning = SNAPSHOTTING if isinstance(item, Fed) else HYDRATING if isinstance(item, View) else FOLLOWING
+    known = live.of(counted, live.FIRST, name)
+    since = known.get("since_ms")
+    first = {
+        "rows": known.get("rows"),
+        "about": known.get("about"),
+        "ms": None if since is None else max(0, now_ms - since),
+    }
+    return {
+        "phase": FOLLOWING if begun else beginning,
+        "first": first if known and not begun else None,
+        "lag": {"ms": lag_ms(state, now_ms), ROWS: None, unit: _lag_rows(item, state, states, counted)},
+    }
+
+
+def counted_in(core: Core, item: Collected) -> str:
+    """Return what an item's lag is counted in."""
+    source = core.catalog.find(item.source) if isinstance(item, SourceTable) else item
+    return core.assembly.connectors.counts(source.connector) if isinstance(source, Source | SharedSource) else ROWS
+
+
+def lag_ms(state: ShardState | None, now_ms: int) -> int | None:
+    """Return how old the newest time is that is complete; 0 if it never changes again, None if none is complete."""
+    if state is None or state.upper.at == 0:
+        return None
+    return 0 if state.upper.at is None else max(0, now_ms - (state.upper.at - 1))
+
+
+def _lag_rows(
+    item: Collected, state: ShardState | None, states: Mapping[str, ShardState | None], counted: Mapping[str, int]
+) -> int | None:
+    """Return how much is known to be there and is not in the collection: upstream's offsets, or updates of its inputs.
+
+    None: it cannot be known here.
+    """
+    match item:
+        case View():
+            inputs = [read for name in item.imports if (read := states.get(name)) is not None]
+            return sum(_beyond(read, state) for read in inputs)
+        case _ if isinstance(item, Fed):
+            return live.of(counted, live.SOURCE, item.name.lower()).get("behind")
+        case _:
+            return 0
+
+
+def _beyond(read: ShardState, state: ShardState | None) -> int:
+    """Return about how many updates of ``read`` a view at ``state`` has not seen."""
+    return sum(batch.rows for batch in read.batches if state is None or not batch.upper <= state.upper)
+
+
+def progress(core: Core) -> dict[str, Any]:
+    """Return counters since this process opened the environment, its last tick's steps, and the problems there are.
+
+    ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
+    ``steps``: stage to number of input updates read.  ``complete``: the last time at which everything is complete that
+    has no problem.  ``replaced``: the views that were replaced, each with the last time before that.
+    ``problems``, ``waiting``, ``notices``: see `acknowledged.states`.
+    ``late``: the items that are still on their way to where the last tick wanted them.
+    """
+    writing = core.require_writing()
+    report, problems = writing.running.report(), core.health.problems()
+    said = core.parted(problems, report.notices)
+    return {
+        "epoch": writing.epoch,
+        "sources": {
+            name: {
+                "read_records": source.read_records,
+                "reread_records": source.reread_records,
+                "durable_records": source.durable_records,
+                "error_records": source.error_records,
+            }
+            for name, source in report.sources.items()
+        },
+        "first": {
+            each.name: {"phase": each.verb, "rows": each.rows, "about": each.about} for each in core.beginnings()
+        },
+        "steps": dict(report.steps),
+        "materializations": {
+            name: {
+                "transactions": task.committed.transactions,
+                "rows_stored": task.committed.stored,
+                "rows_deleted": task.committed.deleted,
+                "moving": asdict(task.moving),
+            }
+            for name, task in report.tasks.items()
+        },
+        "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0, report.notices),
+        "replaced": dict(writing.replaced),
+        "late": sorted(writing.running.going_on()),
+        "notices": {name: [str(each) for each in told] for name, told in said.notices.items()},
+        "waiting": said.waiting,
+        "problems": said.problems,
+    }
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -115,7 +239,7 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
-def _said(name: str, said: words.States) -> dict[str, Any]:
+def _said(name: str, said: acknowledged.States) -> dict[str, Any]:
     """Return what stands in an item's way, what it waits for, and what else is said of it."""
     return {
         **noticed(said.notices.get(name, [])),
@@ -124,7 +248,7 @@ def _said(name: str, said: words.States) -> dict[str, Any]:
     }
 
 
-def _indexes(catalog: Catalog, counted: dict[str, int], said: words.States) -> dict[str, Any]:
+def _indexes(catalog: Catalog, counted: dict[str, int], said: acknowledged.States) -> dict[str, Any]:
     """Return what each index is of, and how it has answered in the process that holds it (None: that is not known)."""
     found = {}
     for name, item in catalog.items.items():

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
-from strandline.controller.defining import instances, sources
+from strandline.controller.defining import creating, sources
 from strandline.controller.defining.changing import rebinding, tables
 from strandline.controller.defining.changing.comparing import alterable, options_anew
+from strandline.controller.defining.definitions import require_trigger
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
-from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import (
     AddColumns,
     Alter,
@@ -54,7 +54,7 @@ async def alter(core: Ground, statement: Alter) -> None:
         case KeepHistory():
             await tables.keep_history(core, statement)
         case _:
-            await instances.alter(core, statement)
+            await creating.alter(core, statement)
 
 
 async def keep_options(core: Ground, item: Item, defined: Defined) -> None:

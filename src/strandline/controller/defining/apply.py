@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from strandline.controller.core import Core
 from strandline.controller.defining.project.settings import Project
-from strandline.controller.defining.trying.adopting import adopt
 from strandline.controller.defining.trying.mistakes import together
-from strandline.controller.defining.trying.trial import looked_into, refuse_another, tried
+from strandline.controller.defining.trying.trial import adopt, looked_into, refuse_another, tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
 CREATE of sources, of their tables and of connections is in `sources.py`, that of instances in `instances.py`, that of
-indexes in `indexes.py`.
+indexes in `creating.py`.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
 
-Long because all kinds of items are checked and added alike.
+The trigger of a materialization, checked before anything durable changes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.algebra.schema import RESERVED, Schema
-from strandline.compute.rehearsal import rehearse
-from strandline.compute.stage import split
+from strandline.compute.stage import rehearse, split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining.ground import Ground
-from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
-from strandline.controller.language.clauses import Bind
+from strandline.controller.language.clauses import Bind, Kept
 from strandline.controller.language.cursor import comments_of
-from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.placed import Kept
+from strandline.controller.language.instances import CreateIndex
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
-from strandline.controller.location.interval import milliseconds
+from strandline.controller.location.config import milliseconds
 from strandline.controller.location.items import (
     BoundTable,
     Collected,
@@ -62,10 +59,23 @@ from strandline.controller.planning import (
     wanted_view,
 )
 from strandline.errors import DefinitionError, Position
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 from strandline.materialize.driver import require_all
 from strandline.materialize.reduced import Reduced
-from strandline.options import refusal_of_secrets
+from strandline.options import holds_secret, refusal_of_secrets
+
+
+def require_trigger(core: Ground, name: str, trigger: str | None) -> None:
+    """Raise `DefinitionError` if a trigger holds a secret itself, or is no URL; `ConfigError` if it is not there."""
+    if trigger is None:
+        return
+    if holds_secret("trigger", trigger):
+        raise DefinitionError(
+            f"materialization {name!r}: option trigger holds a secret: say where the URL is (env:NAME or file:PATH), "
+            "not what it is"
+        )
+    core.assembly.triggers(trigger)
+
 
 C = TypeVar("C", bound=Collected)
 KINDS: Final[Mapping[str, type | UnionType]] = {

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.commanded import command, runs_in
 from strandline.controller.defining.definitions import (

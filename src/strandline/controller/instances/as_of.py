@@ -44,7 +44,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
+from strandline.frontier import EMPTY, MINIMUM, Frontier, join, meet
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.frontier import MINIMUM, Frontier, meet
 from strandline.instance.commands import Advance, RunMaterialization, inputs_of, outputs_of
 from strandline.instance.protocol.messages import (
     AllowCompaction,
@@ -91,7 +91,7 @@ def reduced(commands: Iterable[Command]) -> list[Command]:
     `InitializationComplete`, `Advance`.
 
     >>> from strandline.algebra.schema import Schema
-    >>> from strandline.frontier.antichain import EMPTY
+    >>> from strandline.frontier import EMPTY
     >>> from strandline.instance.commands import Collection, RunIndex
     >>> create = Create("i", ("i",), RunIndex(Collection("v", "shard-v", Schema(())), ()), as_of=5)
     >>> [each.as_of for each in reduced([create, AllowCompaction("i", Frontier(9))])]

@@ -13,7 +13,7 @@ import msgspec
 
 from strandline.compute.tick import TickReport
 from strandline.controller.instances.replicas import Placeable, Replicas, ReplicaStatus
-from strandline.frontier.antichain import MINIMUM, Frontier, join, meet
+from strandline.frontier import MINIMUM, Frontier, join, meet
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Advance, Command
 from strandline.instance.instance import Instance
@@ -23,8 +23,7 @@ from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.messages import Hello, Peek
 from strandline.instance.reports import Report
 from strandline.persist.shard.patience import Deadline
-from strandline.store.beside import Beside
-from strandline.store.clock import Clock
+from strandline.store.clock import Beside, Clock
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from strandline.algebra.schema import RESERVED
-from strandline.compute.plan.sql.dialect import Word, position, question_marks, words
+from strandline.compute.plan.sql import Word, position, question_marks, words
 from strandline.controller.introspection.naming import blank
 from strandline.errors import DefinitionError, InvalidUsage
-from strandline.frontier.moments import moment
+from strandline.frontier import moment
 
 _BEFORE_A_RELATION: Final = ("FROM", "JOIN", ",")
 _PARAMETER: Final = "?"

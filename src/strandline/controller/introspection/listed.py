@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from strandline.algebra.arrow_types import arrow_schema
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.introspection.definition import definition, named
 from strandline.controller.language.showing import Show, Shown

@@ -12,9 +12,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.algebra.schema import RESERVED
-from strandline.compute.plan.sql.dialect import Word, parse, position, relations, words
+from strandline.compute.plan.sql import Word, parse, position, relations, words
 from strandline.controller.introspection.relations import RELATIONS
 from strandline.controller.location.catalog import unknown
 from strandline.errors import DefinitionError

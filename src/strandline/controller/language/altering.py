@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from strandline.controller.language import clauses, instances
-from strandline.controller.language.clauses import Bind
+from strandline.controller.language.clauses import Bind, Kept, Placed
 from strandline.controller.language.cursor import Cursor
 from strandline.controller.language.instances import AddReplica, DropReplica
-from strandline.controller.language.placed import Kept, Placed
 from strandline.errors import Position
 
 Of: TypeAlias = Literal["SOURCE", "TABLE"]

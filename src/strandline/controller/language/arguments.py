@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from strandline.controller.location.config import Mode
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier import TIME_MAX
 
 if TYPE_CHECKING:
     from strandline.controller.language import statements

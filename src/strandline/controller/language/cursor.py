@@ -12,9 +12,9 @@ from typing import Final
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.algebra.scalar import Faithful
-from strandline.compute.plan.sql.dialect import MISTAKES, position
+from strandline.compute.plan.sql import MISTAKES, position
 from strandline.controller.language import unsupported
 from strandline.errors import DefinitionError, Position
 

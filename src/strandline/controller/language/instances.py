@@ -5,6 +5,10 @@
     ALTER INSTANCE name DROP REPLICA name
 
 The names of replicas are compared without case, and kept in lower case.  ``REPLICAS ()`` is an instance without any.
+
+Indexes as statements: which collections are kept in memory, and by which columns rows are found in them.
+
+``CREATE INDEX [IF NOT EXISTS] name ON collection (columns) [IN INSTANCE name]``
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
+from strandline.controller.language import clauses
+from strandline.controller.language.clauses import Placed
 from strandline.controller.language.cursor import Cursor
-from strandline.controller.language.placed import Placed
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.instance.carriers.access import Address
 
@@ -48,7 +53,7 @@ class DropReplica(Placed):
     replica_at: Position | None = field(default=None, compare=False, repr=False)
 
 
-def create(cursor: Cursor, *, quiet: bool, replaces: bool) -> CreateInstance:
+def create_instance(cursor: Cursor, *, quiet: bool, replaces: bool) -> CreateInstance:
     """Take what comes behind CREATE INSTANCE.
 
     Raises `DefinitionError`, with its place, for what is no address, or a replica or an address that is there twice.
@@ -69,7 +74,7 @@ def create(cursor: Cursor, *, quiet: bool, replaces: bool) -> CreateInstance:
 
 
 def alter(cursor: Cursor) -> AddReplica | DropReplica:
-    """Take ALTER INSTANCE.  Raises `DefinitionError` as `create`."""
+    """Take ALTER INSTANCE.  Raises `DefinitionError` as `create_instance`."""
     cursor.take("ALTER", "INSTANCE")
     at, name = cursor.position, cursor.only_name()
     if cursor.accept("ADD", "REPLICA"):
@@ -154,3 +159,40 @@ def _address(cursor: Cursor) -> str:
     if refusal := refusal_of_address(text):
         raise DefinitionError(refusal, at)
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex(Placed):
+    """CREATE INDEX: ``columns`` of ``collection``, each of which stands at its place in ``columns_at``.
+
+    ``instance``: the one whose replicas hold it; empty: the process of the environment does.
+    """
+
+    name: str
+    collection: str
+    columns: tuple[str, ...]
+    instance: str = ""
+    if_not_exists: bool = False
+    collection_at: Position | None = field(default=None, compare=False, repr=False)
+    columns_at: tuple[Position, ...] = field(default=(), compare=False, repr=False)
+    instance_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+def create_index(cursor: Cursor, *, quiet: bool) -> CreateIndex:
+    """Take what comes behind CREATE INDEX."""
+    at, name = cursor.position, cursor.only_name()
+    cursor.take("ON")
+    collection_at, collection = cursor.position, cursor.only_name("a collection")
+    columns = cursor.names()
+    instance, instance_at = clauses.instance(cursor)
+    return CreateIndex(
+        name,
+        collection,
+        tuple(column for column, _ in columns),
+        instance,
+        quiet,
+        collection_at,
+        tuple(column_at for _, column_at in columns),
+        instance_at,
+        at=at,
+    )

@@ -20,12 +20,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.algebra.arrow_types import arrow
-from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.notation import Excerpt
 from strandline.algebra.schema import Column
 from strandline.algebra.types import Atom, Type
 from strandline.algebra.types import Decimal as DecimalType
 from strandline.algebra.types import parse as type_of
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.errors import DefinitionError
 
 ROWS_MAX: Final = 10_000

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from strandline.controller.language.clauses import Placed
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor
-from strandline.controller.language.placed import Placed
 
 
 class Shown(Enum):

@@ -22,11 +22,9 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  Not listed here: CREATE INSTANCE (`instances.py`), CREATE INDEX
-(`indexes.py`), ALTER (`altering.py`).  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are read in
-`clauses.py`, schedules in `schedules.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline
+(`creating.py`), ALTER (`altering.py`).  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are read in
+`clauses.py`, schedules in `clauses.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline
 has not are refused by name (`unsupported.py`).
-
-Long because all statements are listed in one place, with how each is read.
 """
 
 from __future__ import annotations
@@ -38,18 +36,16 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from sqlglot.tokenizer_core import Token, TokenType
 
-from strandline.algebra.excerpt import Excerpt
-from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import altering, clauses, indexes, instances, schedules, showing, unsupported
+from strandline.algebra.notation import Excerpt
+from strandline.compute.plan.sql import position
+from strandline.controller.language import altering, clauses, instances, showing, unsupported
 from strandline.controller.language.altering import Alter
-from strandline.controller.language.clauses import Bind
+from strandline.controller.language.clauses import Bind, Kept, Placed
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
-from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.instances import CreateInstance
-from strandline.controller.language.placed import Kept, Placed
+from strandline.controller.language.instances import CreateIndex, CreateInstance
 from strandline.controller.language.showing import Show, Subscribe
 from strandline.errors import DefinitionError, Position
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +345,9 @@ def _create(cursor: Cursor) -> Statement:
         case ("CONNECTION",):
             return _connection(cursor, quiet, replaces)
         case ("INSTANCE",):
-            return instances.create(cursor, quiet=quiet, replaces=replaces)
+            return instances.create_instance(cursor, quiet=quiet, replaces=replaces)
         case ("INDEX",):
-            return indexes.create(cursor, quiet=quiet)
+            return instances.create_index(cursor, quiet=quiet)
         case ("MATERIALIZED", "VIEW"):
             return _view(cursor, quiet, replaces)
         case ("MATERIALIZATION",):
@@ -443,7 +439,7 @@ def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection
 def _view(cursor: Cursor, quiet: bool, replaces: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
     instance, instance_at = clauses.instance(cursor)
-    refresh_at, refresh = cursor.position, schedules.refresh(cursor)
+    refresh_at, refresh = cursor.position, clauses.refresh(cursor)
     history, history_at = clauses.history(cursor)
     cursor.refuse("CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
     cursor.take("AS")

@@ -6,8 +6,6 @@ so an environment that was succeeded cannot change anything.  ``writes`` is the 
 write.  It rises less often: a replica goes on when the controller that commands it is restarted.
 
 Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
-
-Long because the value and its one way into the register are a subject: each change of it is here.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import msgspec
 
 from strandline.algebra.schema import SUCCESSOR, Column, Schema
 from strandline.controller.location import on_error
-from strandline.frontier.refresh import Refresh
+from strandline.frontier import Refresh
 
 SUBSCRIBED: Final = "__subscribed_"
 """How the names of views begin that belong to a subscription; no user can give such a name."""
@@ -178,7 +178,7 @@ class BoundTable(msgspec.Struct, frozen=True):
     """One collection of a materialization: where it goes, and by which key.
 
     ``key`` is empty only where changes are pushed (`MaterializationOptions.delta`).  ``backfill`` counts how often its
-    table was asked for anew (`controller/asking/backfill.py`).
+    table was asked for anew (`controller/asking/verification.py`).
     """
 
     collection: str

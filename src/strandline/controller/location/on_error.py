@@ -11,7 +11,7 @@ rows.  Errors are counted by `status` and stay readable either way.
 
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
 (`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).  ``trigger``:
-what is called after them (`instance/running/announcing.py`).  ``on_drop``: what becomes of the rows of a view that is
+what is called after them (`instance/running/deliveries.py`).  ``on_drop``: what becomes of the rows of a view that is
 dropped from it.
 """
 
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
-from strandline.controller.location.interval import INTERVAL_MS
-from strandline.materialize.schedule.window import window
+from strandline.controller.location.config import INTERVAL_MS
+from strandline.materialize.schedule import window
 from strandline.options import ANY_TEXT, COUNT, FLAG, PLACE, Kind, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"

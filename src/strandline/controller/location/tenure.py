@@ -30,7 +30,7 @@ from strandline.controller.location.config import Config
 from strandline.errors import ConfigError, Held
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 
 PROC: Final = Path("/proc")
 OPENING: Final = "opening"

@@ -23,7 +23,7 @@ from strandline.controller.location.items import Collected, IndexItem, Item, Mat
 from strandline.errors import ConfigError, DefinitionError
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Consensus
 
 KEY: Final = "next"
 FORMAT: Final = 1

@@ -4,6 +4,8 @@ It reads no store and starts no job, so it may be asked every second.  `controll
 itself and is the same in every process; this is what that process already knows, with what each item reads.
 
 Errors of collections are counted by `errors`, which may start a job: only where `Seen` says that some came or went.
+
+ACKNOWLEDGE: an operator has seen the notices of an item, so they are said no longer.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from strandline.compute.rules.explanation import Explanation
-from strandline.controller.asking.freshness import counted_in, freshness
+from strandline.controller.asking.status import counted_in, freshness
 from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.instances.replicas import seen
 from strandline.controller.introspection.definition import definition
-from strandline.controller.location.catalog import made_of
+from strandline.controller.location.catalog import made_of, unknown
+from strandline.controller.location.config import Mode
 from strandline.controller.location.items import (
     SUBSCRIBED,
     Collected,
@@ -37,8 +40,8 @@ from strandline.controller.location.items import (
     kind_of,
 )
 from strandline.controller.standing import complete
-from strandline.errors import StrandlineError
-from strandline.frontier.antichain import MINIMUM, as_time
+from strandline.errors import InvalidUsage, StrandlineError
+from strandline.frontier import MINIMUM, as_time
 from strandline.instance import error_half, live
 from strandline.options import holds_secret
 from strandline.persist.shard.state import ShardState
@@ -197,3 +200,42 @@ def _step(counted: Mapping[str, int], item: Collected) -> dict[str, int] | None:
         return None
     last = [done for stage in (*item.stages, item.name) if (done := live.last_step(counted, stage)) is not None]
     return {"updates": sum(done.rows_read for done in last), "ms": sum(done.ms for done in last)} if last else None
+
+
+async def acknowledge(core: Core, name: str | None) -> dict[str, Any]:
+    """Acknowledge the notices of an item (None: of all), and return them by the item's name.
+
+    Notices that are acknowledged already are not among them: to acknowledge twice is to acknowledge once.  See
+    `introspection.acknowledged` for when one is said again.
+
+    Raises:
+        DefinitionError: there is no such item; with candidates.
+        InvalidUsage: the item has a problem, or waits, and there is no notice of it; or this environment may write
+            nothing.
+        StoreError, Unavailable: it may not be durable; try again.
+    """
+    if core.mode is Mode.INDEPENDENT:
+        raise InvalidUsage("an independent environment changes nothing; open the location in another mode")
+    await core.look()
+    catalog, said = core.catalog, await core.states()
+    notices = said.notices
+    if name is not None:
+        if catalog.find(name) is None:
+            raise unknown("item", name, catalog.items)
+        notices = {each: told for each, told in notices.items() if each == name.lower()}
+        if not notices:
+            _refuse(name, said.problems.get(name.lower()), said.waiting.get(name.lower()))
+    if notices:
+        await core.acknowledged.add(catalog, notices)
+    named = {each: item.name for each in notices if (item := catalog.find(each)) is not None}
+    return {"acknowledged": {named[each]: [str(one) for one in told] for each, told in notices.items()}}
+
+
+def _refuse(name: str, problem: str | None, waits: str | None) -> None:
+    if problem is not None:
+        raise InvalidUsage(
+            f"{name!r} has a problem, and only notices can be acknowledged: a problem stands until what caused it is "
+            f"ended; {problem}"
+        )
+    if waits is not None:
+        raise InvalidUsage(f"{name!r} has no notice that could be acknowledged: {waits}, and goes on by itself")

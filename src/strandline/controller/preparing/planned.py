@@ -2,31 +2,58 @@
 
 To ask for it changes nothing.  An item of the location that the project does not define goes on; a definition that
 cannot become what the project says stays as it is.  Both are dropped only where that is asked for (`dropped`).
+
+Foreseeing: Spark is asked what applying a project will ask it, while all other calls are still answered.
+
+What Spark answers depends on texts and on the columns that they read.  So each view that is to be created is planned
+over a catalog of our own, which has the items that come before it; the application then finds the answers remembered.
+
+A trial (`controller/defining/trying`) asks Spark the same and cannot take this over: it awaits endpoints and upstreams
+in between, so it is no call that can be made aside and repeated, and what it asks outside of `Assembly.planning`, such
+as the columns of a table, would hold up all other calls.  It would also ask every endpoint and upstream once more
+before the turn, and wait twice for one that does not answer.
+
+Deploying: a location becomes what a project says; `strandline plan` and `strandline apply`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from graphlib import TopologicalSorter
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
-from strandline.controller.defining.changing.columns import more_columns
-from strandline.controller.defining.changing.comparing import changed, created_with, is_replaced, refusal, set_anew
+from strandline.controller.defining import definitions, sources
+from strandline.controller.defining.changing.comparing import (
+    changed,
+    created_with,
+    is_replaced,
+    more_columns,
+    refusal,
+    set_anew,
+)
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.rebinding import unbound
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
+from strandline.controller.defining.creating import left_for_later
 from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
 from strandline.controller.defining.trying.mistakes import Mistake
-from strandline.controller.defining.trying.trial import Trial, tried
+from strandline.controller.defining.trying.trial import Trial, adopt, refuse_another, tried
 from strandline.controller.introspection.definition import said_of_left
-from strandline.controller.language.statements import CreateView
+from strandline.controller.language.statements import (
+    Create,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
 from strandline.controller.location.catalog import Catalog, needs, unknown
 from strandline.controller.location.items import (
     SUBSCRIBED,
@@ -36,12 +63,14 @@ from strandline.controller.location.items import (
     Materialization,
     Source,
     SourceTable,
+    Table,
     View,
 )
 from strandline.controller.location.version import others
+from strandline.controller.planning import wanted_view
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance import live
-from strandline.plane.asked import one_by_one
+from strandline.plane import one_by_one
 
 What = Literal["create", "replace", "alter", "recreate", "refused", "untried", "orphan"]
 ALL: Final = "all"
@@ -345,3 +374,104 @@ def _rate(counted: Mapping[str, int]) -> float | None:
     steps = live.last_steps(counted).values()
     rated = [1000 * done.rows_read / done.ms for done in steps if done.rows_read >= RATED_ROWS_MIN and done.ms]
     return max(rated, default=None)
+
+
+async def foreseen_project(core: Core, project: Project, dropped: Collection[str] = ()) -> None:
+    """Ask Spark what `apply` will ask it, so that this then takes little time.  It changes nothing.
+
+    Other calls may be made meanwhile.  What is wrong is for `apply` to refuse.  ``dropped``: the names of what is
+    dropped before.  Raises `NoExecutor` if Spark has to run a job for an answer and cannot.
+    """
+    if core.writing is not None and core.assembly.aside is not None:
+        gone = frozenset(name.lower() for name in dropped)
+        await core.assembly.planning(partial(_ask, core, project, gone))
+
+
+def _ask(core: Core, project: Project, gone: frozenset[str]) -> None:
+    catalog = core.catalog.lacking(gone)
+    with left_for_later():
+        for defined in one_by_one("asks Spark about definition", in_order(project.definitions)):
+            with left_for_later():
+                item = _to_be(core, catalog, defined.statement)
+                catalog = catalog if item is None else catalog.with_item(item)
+    together(core, project, catalog)
+
+
+def _to_be(core: Core, catalog: Catalog, statement: Create) -> Item | None:
+    """Return an item with the columns that ``statement`` gives it; None: it has none, or stays as it is."""
+    present = catalog.find(statement.name)
+    match statement, present:
+        case CreateView(), None:
+            return definitions.drafted(core, catalog, wanted_view(statement.name, statement.query)).view
+        case CreateSource(), None:
+            schema = sources.schema_of(core, statement)
+            return None if schema is None else Table(statement.name, definitions.columns_of(schema), "")
+        case CreateTable() | CreateSourceTable(), None:
+            schema = core.assembly.analyst.parse_ddl(statement.columns)
+            return Table(statement.name, definitions.columns_of(schema), "")
+        case _, Table() | Source() | SourceTable():
+            more = tuple((column.name, column.type) for column in more_columns(core, statement, present))
+            return msgspec.structs.replace(present, columns=(*present.columns, *more))
+        case _:
+            return None
+
+
+async def deployment(
+    core: Core, project: Project, counted: Mapping[str, int], drop: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the plan, as plain data: ``changes``, and ``drops``, which are made only where that is asked for.
+
+    ``alone``: `ALL` does not ask for it; it has to be named.
+
+    Raises as `planned`.
+    """
+    await core.look()
+    return _told(core, project, await planned(core, project, counted, drop), drop)
+
+
+def _told(core: Core, project: Project, plan: Plan, drop: Collection[str]) -> dict[str, Any]:
+    items = dropped(core.catalog, dropping(core.catalog, project, plan.changes, {*drop, ALL}))
+    alone = unasked(core.catalog, project, plan.changes, {*drop, ALL})
+    drops = [
+        {"kind": definitions.called(item), "name": item.name, "alone": item.name.lower() in alone} for item in items
+    ]
+    return {"changes": [asdict(change) for change in plan.changes], "drops": drops}
+
+
+async def foreseen(core: Core, project: Project, counted: Mapping[str, int], *, drop: Collection[str]) -> None:
+    """Ask Spark what `deploy` will ask it: see `foreseen_project`."""
+    plan = await deployment(core, project, counted, drop)
+    await foreseen_project(core, project, [each["name"] for each in plan["drops"]])
+
+
+async def deploy(core: Core, project: Project, counted: Mapping[str, int], *, drop: Collection[str]) -> dict[str, Any]:
+    """Apply a project in whole or not at all, and return the plan with what became of it.
+
+    That is what was ``created``, ``replaced`` and ``dropped``, and what comes ``later``, once views are replaced.  Or
+    what is ``refused``, and why: then nothing was changed.
+
+    ``drop``: the names of what may be dropped, or `ALL`: what the project defines otherwise, and no longer.
+
+    Raises:
+        ConfigError: another project has this location, and nothing was changed.
+        InvalidUsage: as `planned`, and nothing was changed.
+    """
+    await core.settle()
+    await core.catalogs.confirm(core.require_writing().epoch)  # a directory may have gone since, and paths moved
+    refuse_another(core, project)
+    plan = await planned(core, project, counted, drop)
+    told = _told(core, project, plan, drop)
+    refused = list(plan.trial.refused) or [*unasked(core.catalog, project, plan.changes, drop).values()]
+    if refused:
+        return {**told, "created": [], "replaced": [], "later": [], "dropped": [], "refused": refused}
+    names = [item.name for item in dropped(core.catalog, plan.dropped)]
+    await adopt(core, plan.trial)
+    made = plan.trial.made
+    return {
+        **told,
+        "created": list(made.created),
+        "replaced": list(made.replaced),
+        "later": list(made.later),
+        "dropped": names,
+        "refused": [],
+    }

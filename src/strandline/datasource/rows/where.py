@@ -20,7 +20,7 @@ from strandline.algebra import types
 from strandline.algebra.scalar import Faithful, text
 from strandline.algebra.schema import Schema
 from strandline.algebra.types import Atom
-from strandline.compute.plan.sql.dialect import MISTAKES
+from strandline.compute.plan.sql import MISTAKES
 from strandline.datasource.rows.conditions import (
     Among,
     Compared,

@@ -7,25 +7,167 @@ first rows of a key stand first.  New updates become a run of their own;
 `ALIKE` runs of about one size become one, so that there are few of each size, and when the small ones together are a
 `FRACTION` of the large one, all do (`merged`: that takes long, and may be done beside look-ups).  The newest few always
 stay apart, because a stage that is not as far as others asks for the contents before them.
+
+Tables that are too large for the heap: Arrow files without a name, mapped into memory.
+
+They take page cache and disk.  Nothing is left of them when the process ends, however it ends.
+
+Orders as numbers: 64 bits for a column's value, which ascend as the values do in an order.
+
+Unequal values may have equal numbers: texts with the same first eight bytes, decimals of more than 64 bits, a NULL and
+the value beside it.  So a look-up that takes rows up to a number takes all rows that have it.
+
+Spans: from the least to the greatest of some values, as values of the column that is looked up.
+
+Only exact types count, whose values Spark compares as they are: whole numbers and decimals with each other, a date or a
+time with its like.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from strandline.algebra.first import Order
-from strandline.algebra.schema import DIFF
-from strandline.engine.arrangements.keys import Hashes, hashes
-from strandline.engine.arrangements.mapped import mapped
-from strandline.engine.arrangements.orders import LAST, order_numbers
-from strandline.engine.arrangements.spans import Span
+from strandline.algebra.nodes import Order
+from strandline.algebra.schema import DIFF, TIME
+from strandline.engine.arrangements.keys import Hashes, bits, first_word, fixed, hashes, plain
 from strandline.engine.frames import inline
+
+MAPPED_BYTES_MIN: Final = 4 << 20
+"""A table of fewer bytes stays in the heap."""
+BATCH_BYTES: Final = 32 << 20
+"""Record batches have so many bytes or a little more, if the tables that they are made of are smaller."""
+
+
+def mapped(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
+    """Return ``tables``, which are read one by one, as one; in a file if it is large."""
+    few: list[pa.Table] = []
+    rest = _collected(schema, tables)
+    for table in rest:
+        few.append(table)
+        if sum(each.nbytes for each in few) >= MAPPED_BYTES_MIN:
+            break
+    else:
+        return pa.concat_tables([schema.empty_table(), *few]).combine_chunks()
+    with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".arrow") as file:
+        with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+            for table in chain(few, rest):
+                writer.write_table(table)
+        file.flush()
+        return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
+
+
+def _collected(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of ``tables`` in tables of one chunk, few of them."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= BATCH_BYTES:
+            yield from _chunks(schema, waiting)
+            waiting = []
+    if waiting:
+        yield from _chunks(schema, waiting)
+
+
+def _chunks(schema: pa.Schema, tables: list[pa.Table]) -> Iterator[pa.Table]:
+    together = pa.concat_tables(tables).cast(schema).combine_chunks()
+    for batch in together.to_batches():
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+LAST: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SIGN: Final = np.uint64(1 << 63)
+_FIRST: Final = np.uint64(0)
+
+
+def order_numbers(column: pa.ChunkedArray, order: Order) -> Hashes:
+    """Return a number per row, for a column of a type that has a `keys.family`."""
+    array = plain(column)
+    if isinstance(array, pa.ChunkedArray):  # more than one array can hold
+        return np.concatenate([order_numbers(pa.chunked_array([chunk]), order) for chunk in array.chunks])
+    numbers = _ascending(array)
+    if order.descending:
+        numbers = ~numbers
+    if array.null_count:
+        numbers = np.where(np.asarray(array.is_null()), _FIRST if order.nulls_first else LAST, numbers)
+    return numbers
+
+
+def _ascending(array: pa.Array) -> Hashes:
+    """Return numbers in ascending order; those of a NULL are anything."""
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return first_word(array).byteswap()
+    if pa.types.is_decimal128(kind):
+        lanes = fixed(array, np.dtype(np.int64), 2)
+        low, high = lanes[:, 0], lanes[:, 1]
+        narrow = high == low >> 63
+        edge = np.where(high < 0, np.iinfo(np.int64).min, np.iinfo(np.int64).max)
+        return np.asarray(np.where(narrow, low, edge)).view(np.uint64) ^ _SIGN
+    numbers = bits(array)
+    if pa.types.is_floating(kind):
+        return np.where(numbers & _SIGN, ~numbers, numbers | _SIGN)
+    return numbers if pa.types.is_boolean(kind) else numbers ^ _SIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Two values of one column, the lesser one first.  Both are in it."""
+
+    low: pa.Scalar
+    high: pa.Scalar
+
+    @property
+    def ends(self) -> pa.ChunkedArray:
+        """The two values."""
+        return pa.chunked_array([pa.array([self.low.as_py(), self.high.as_py()], self.low.type)])
+
+
+def cancels(updates: pa.Table) -> bool:
+    """Tell whether the diffs of ``updates`` are 0 in all at each time."""
+    sums = updates.group_by(TIME).aggregate([(DIFF, "sum")])[f"{DIFF}_sum"]
+    return not pc.any(pc.not_equal(sums, 0)).as_py()
+
+
+def spanned(values: pa.ChunkedArray, kind: pa.DataType) -> Span | None:
+    """Return the span of ``values`` in a column of type ``kind``, no smaller than it is.
+
+    None: there is none, since a value is NULL, there is no value, or the types cannot be compared exactly.
+    """
+    if values.null_count or not len(values):
+        return None
+    ends = pc.min_max(values)
+    low, high = ends["min"], ends["max"]
+    if kind == values.type and (pa.types.is_temporal(kind) or pa.types.is_integer(kind)):
+        return Span(low, high)
+    if not (_is_exact_number(kind) and _is_exact_number(values.type)):
+        return None
+    try:
+        rounded = (_rounded(low.as_py(), kind, ROUND_FLOOR), _rounded(high.as_py(), kind, ROUND_CEILING))
+        return Span(*(pa.scalar(each, kind) for each in rounded))
+    except (pa.ArrowInvalid, OverflowError):  # a value that no row can have
+        return None
+
+
+def _is_exact_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal128(kind))
+
+
+def _rounded(value: Any, kind: pa.DataType, rounding: str) -> Any:
+    if pa.types.is_integer(kind):
+        return int(Decimal(value).to_integral_value(rounding))
+    return Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), rounding, Context(prec=80))
+
 
 ALIKE: Final = 4
 """So many small runs become one, if the first of them has no more rows than the others together."""

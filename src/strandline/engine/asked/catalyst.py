@@ -3,14 +3,51 @@
 PySpark binds parameters by writing them into the text (``spark.sql(text, args)``): `SELECT 5 -?` with −3 is a comment
 then, and `?AS x` a name.  Below it Catalyst has what is wanted: a parser that keeps question marks as nodes, and a plan
 that says which literals are in their places.
+
+Loops: an answer whose tasks notice soon that they are cancelled, also where each row of theirs takes long.
+
+A task looks whether it is cancelled when it takes a row from a scan, a range or a shuffle.  Code that Spark generates
+for whole stages takes rows by thousands, and looks once for all of them.  That is a moment, unless each row meets all
+rows of another relation (a nested loop), or becomes many rows (a generator): then it is minutes.  So an answer with
+such a step is planned without that code.  Its inner loops are products, whose rows of one side are kept as a sort keeps
+them: it looks at each of these, too, so loops may be nested.
+
+A product has a task for each pair of its sides' partitions, and Spark takes no slot away from a task that runs: three
+inputs of a partition per core would take all slots until they end.  So what is looped over has so few partitions that a
+loop has a task per core at most.
+
+Limit: a loop that is no inner join, or a generator, inside of another one.
+
+This is Spark's inside: no public call plans a frame of one session in another.
+
+Forms: an answer's columns as Arrow has them, whatever Spark's types and names are.
+
+A collection refuses what cannot be stored, and an answer refuses nothing: two columns may have one name, or none that
+could be one.  A column with something inside of which Arrow has no form (an interval of months, a variant, a struct
+with a name twice, the elements of an `array()`) is a text, as Spark's `CAST(… AS STRING)` writes it.
+
+Whether two texts say the same to Spark's parser: then they are one query, and need no analysis to show it.
+
+To parse takes a twentieth of the time that the analysis takes.  A parsed plan has names as they are written, and no
+types; the numbers of its aliases, which are never given again, are all that differs between two readings of one text.
 """
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType, VariantType
+
+from strandline.engine.frames.failures import is_sparks
+from strandline.engine.session.start import sibling
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
@@ -160,3 +197,139 @@ def _named(session: SparkSession, name: str) -> Any:
     for part in name.split("."):
         found = found.__getattr__(part)
     return found
+
+
+_LOOP: Final = re.compile(r"^[\s:+\-*()\d]*(BroadcastNestedLoopJoin|CartesianProduct|Generate)\b", re.MULTILINE)
+"""A line of Spark's text of a plan for a step that may make many rows, or comparisons, of one row."""
+_GENERATOR: Final = "Generate"
+"""How the line of such a step begins that is no product."""
+_CONF: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "1",
+}
+_PARTITIONS: Final = (
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.maxPartitionNum",
+)
+"""What says how many partitions a relation in memory, a shuffle and a scan have."""
+
+
+def partitions(cores: int, inputs: int) -> int:
+    """Return how many partitions each of so many inputs has, so that all combinations are no more than the cores.
+
+    >>> [partitions(*each) for each in ((2, 2), (8, 2), (8, 3), (64, 3), (2, 9))]
+    [1, 2, 2, 4, 1]
+    """
+    return max(parts for parts in range(1, cores + 1) if parts**inputs <= cores)
+
+
+class Loops:
+    """Plans answers of one session.  Calls may come from any thread."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._others: dict[int, SparkSession] = {}
+        """By how many partitions each input has."""
+
+    def interruptible(self, rows: DataFrame) -> DataFrame:
+        """Return ``rows``, or the same rows planned otherwise."""
+        execution: Any = rows._jdf.queryExecution()  # noqa: SLF001
+        loops = _LOOP.findall(execution.executedPlan().toString())
+        if not loops:
+            return rows
+        parts = partitions(self._session.sparkContext.defaultParallelism, 1 + len(loops) - loops.count(_GENERATOR))
+        with self._lock:
+            if parts not in self._others:
+                few = dict.fromkeys(_PARTITIONS, str(parts))
+                self._others[parts] = sibling(self._session, _CONF | few)
+            other: Any = self._others[parts]
+        dataset = getattr(getattr(other._jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")  # noqa: SLF001
+        return DataFrame(dataset.ofRows(other._jsparkSession, execution.analyzed()), other)  # noqa: SLF001
+
+
+_PLACE = "c"
+"""How the name of a column begins that has its place for a name, while Spark and Arrow know it by name alone."""
+
+
+def carried(rows: DataFrame) -> DataFrame:
+    """Return an answer in columns that Arrow has types for; if some had none, each is named after its place."""
+    if all(_has_form(field.dataType) for field in rows.schema):
+        return rows
+    placed = rows.toDF(*(f"{_PLACE}{place}" for place in range(len(rows.columns))))
+    cells = [
+        F.col(field.name) if _has_form(field.dataType) else F.col(field.name).cast("string").alias(field.name)
+        for field in placed.schema
+    ]
+    return placed.select(*cells)
+
+
+def shape(rows: DataFrame) -> pa.Schema:
+    """Return the columns of an answer: Spark's names in its order, and the types that Arrow has for them."""
+    return named(to_arrow_schema(carried(rows).schema, timezone="UTC"), rows.columns)
+
+
+def named(carried_as: pa.Schema, names: list[str]) -> pa.Schema:
+    """Return the columns that an answer has for its client; ``names``: Spark's.
+
+    >>> named(pa.schema([("c0", pa.int64())]), ["count(1)"])
+    count(1): int64
+    """
+    return pa.schema([field.with_name(name) for name, field in zip(names, carried_as, strict=True)])
+
+
+def _has_form(kind: DataType) -> bool:
+    """Tell whether Arrow has a type for values of this one."""
+    match kind:
+        case VariantType():  # PySpark makes a struct of Spark's own bytes of it
+            return False
+        case ArrayType():
+            return _has_form_inside(kind.elementType, nullable=kind.containsNull)
+        case MapType():
+            return _has_form_inside(kind.keyType, nullable=False) and _has_form_inside(
+                kind.valueType, nullable=kind.valueContainsNull
+            )
+        case StructType():
+            names = [field.name for field in kind]
+            return len(set(names)) == len(names) and all(
+                _has_form_inside(field.dataType, nullable=field.nullable) for field in kind
+            )
+    try:
+        to_arrow_schema(StructType([StructField(_PLACE, kind)]), timezone="UTC")
+    except PySparkException:
+        return False
+    return True
+
+
+def _has_form_inside(kind: DataType, *, nullable: bool) -> bool:
+    """Tell the same of a part of a value. What `array()` holds is VOID and never NULL: Arrow has no such type."""
+    return (nullable or not isinstance(kind, NullType)) and _has_form(kind)
+
+
+def alike(session: SparkSession, one: str, other: str) -> bool:
+    """Tell whether two texts are parsed alike, as far as that is easily told: False is not certain.
+
+    ``NOT a IS NULL`` is ``a IS NOT NULL`` here.  A WITH inside a query in parentheses is not looked into, and none that
+    is recursive.
+    """
+    try:
+        mine, theirs = (numbered(session, _parts(parsed(session, text))) for text in (one, other))
+        return bool(mine.equals(theirs) or simplified(session, mine).equals(simplified(session, theirs)))
+    except ParseException:
+        return False
+    except Exception as error:
+        if not is_sparks(error):  # its own mistakes come as what they are
+            raise
+        return False  # a rule wants to know more of a plan than its text says
+
+
+def _parts(plan: Any) -> Iterator[Any]:
+    """Yield the queries that the WITH in front of a plan names, with their names, and the one behind it."""
+    if kind(plan) == "UnresolvedWith" and not plan.allowRecursion():
+        for each in listed(plan.cteRelations()):
+            yield each._2()  # noqa: SLF001 - the second one of a tuple of Scala
+        plan = plan.child()
+    yield plan

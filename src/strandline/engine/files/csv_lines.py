@@ -20,11 +20,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.messages import DatedFile, FileFormat
 from strandline.algebra.schema import Column as Field
 from strandline.algebra.schema import quote
-from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, records
 from strandline.engine.files.notations import value
+from strandline.engine.files.paths import CORRUPT, PATH, decoding, load, records
 
 LINE: Final = "__line"
 _FOUND: Final = "__found"

@@ -1,8 +1,8 @@
 """Files to rows, on Spark: the decoder behind the files source.
 
 All files of a step are one lazy frame; staging it is the one job.  Small files are decoded here and now, in no job
-(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`), and so are the Parquet files that Spark does
-not read as declared (`parquet/columns.py`).  Text is read by Spark's own parsers, which
+(`small.py`), to the same rows.  Avro is read by Python (`avro.py`), and so are the Parquet files that Spark does
+not read as declared (`files/parquet_files.py`).  Text is read by Spark's own parsers, which
 keep the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err
 half.  Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only
 when asked for (``locate``): the ok rows are the same either way, and of good input nothing is decoded twice.
@@ -26,24 +26,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.messages import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.algebra.schema import Column as Field
 from strandline.engine.files import csv_lines, file_errors, json_lines, small
-from strandline.engine.files.avro_files import AvroFiles
-from strandline.engine.files.file_bytes import S3A, FileBytes
-from strandline.engine.files.file_layout import Layout, Unusable, group, line_that_is_not_utf8
-from strandline.engine.files.file_paths import CORRUPT, PATH, file_path, load, paths_table
-from strandline.engine.files.parquet.columns import damaged_pages
-from strandline.engine.files.parquet.records import ParquetFiles
-from strandline.engine.files.small import is_small
+from strandline.engine.files.avro import AvroFiles
+from strandline.engine.files.parquet_files import ParquetFiles, damaged_pages
+from strandline.engine.files.paths import CORRUPT, PATH, S3A, FileBytes, file_path, load, paths_table
+from strandline.engine.files.small import Layout, Unusable, group, is_small, line_that_is_not_utf8
 from strandline.engine.frames import forms, inline
-from strandline.engine.frames.failures import as_ours
-from strandline.engine.frames.held import held_until_unused
+from strandline.engine.frames.failures import as_ours, held_until_unused
 from strandline.engine.frames.rows import Distributed, Local, dataframe, unwrap, wrap
-from strandline.engine.parts.arrivals import Arrivals
-from strandline.engine.parts.aside import OfThisMachine, Places
-from strandline.engine.prepared.here import Here
+from strandline.engine.parts.aside import Arrivals, OfThisMachine, Places
+from strandline.engine.prepared.plans import Here
 from strandline.engine.session import s3a
 from strandline.engine.session.workers import Workers
 from strandline.errors import CorruptionError, DefinitionError

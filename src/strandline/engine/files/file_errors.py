@@ -25,10 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
-from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.schema import ERROR, Schema, quote, struct
-from strandline.algebra.schema import Column as Field
-from strandline.algebra.undecoded import (
+from strandline.algebra.messages import (
     HALF_A_PAIR,
     LONG_NAME,
     NAME_CHARS_MAX,
@@ -37,12 +34,17 @@ from strandline.algebra.undecoded import (
     TOO_DEEP,
     TOO_LONG,
     VALUE_CHARS_MAX,
+    DatedFile,
+    Encoding,
+    FileFormat,
 )
+from strandline.algebra.schema import ERROR, Schema, quote, struct
+from strandline.algebra.schema import Column as Field
 from strandline.engine.files import json_lines
-from strandline.engine.files.file_layout import Layout
-from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.files.json_lines import has_half_a_pair, is_alone, one_value, value_of
 from strandline.engine.files.notations import JsonValues
+from strandline.engine.files.paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.files.small import Layout
 
 SEARCH_BYTES_MAX: Final = 256 << 20
 """Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""

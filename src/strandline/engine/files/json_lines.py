@@ -19,11 +19,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.messages import DatedFile, FileFormat
 from strandline.algebra.schema import Column as Field
 from strandline.algebra.schema import struct
-from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
 from strandline.engine.files.notations import JsonValues
+from strandline.engine.files.paths import CORRUPT, PATH, decoding, load
 
 LINE: Final = "__line"
 _FOUND: Final = "__found"

@@ -18,7 +18,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import notation, types
-from strandline.algebra.formats import FileFormat
+from strandline.algebra.messages import FileFormat
 from strandline.algebra.schema import Column as Field
 from strandline.algebra.schema import struct
 
@@ -85,7 +85,7 @@ class JsonValues:
     def read_as(self, kind: types.Type) -> str:
         """Return the type by which Spark reads a value of ``kind``.
 
-        >>> from strandline.algebra.formats import Encoding
+        >>> from strandline.algebra.messages import Encoding
         >>> JsonValues(FileFormat(Encoding.JSON)).read_as(types.parse("", "struct<a:int,b:array<decimal(4,2)>>"))
         'struct<`a`:int,`b`:array<string>>'
         """

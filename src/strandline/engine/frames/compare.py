@@ -14,11 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandline.algebra import types
-from strandline.algebra.readable import readable
+from strandline.algebra.notation import readable
 from strandline.algebra.schema import DIFF, Schema, quote
 from strandline.algebra.types import Atom
 from strandline.engine.frames import forms
-from strandline.plane.reading import Differences
+from strandline.plane import Differences
 
 SAMPLE_ROWS_MAX: Final = 20
 PAIRED_ROWS_MAX: Final = 100_000

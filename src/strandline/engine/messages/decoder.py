@@ -2,33 +2,121 @@
 
 Both ways are the same expressions, and for Avro and Protobuf the same Python function (`records`), over frames of raw
 messages that differ in where they come from.  So the same bytes give the same rows.
+
+Ranges of a topic as a frame of raw messages: read by Spark's own Kafka connector, each message with its time.
+
+One read covers all ranges.  The time of a message follows from its partition and offset by comparisons, a tree of
+them where a partition has many times.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
-from strandline.algebra.keyed import KEPT
-from strandline.algebra.messages import RAW, MessageFormat, Metadata, TopicRanges, check
-from strandline.algebra.schema import ERROR, Schema
+from strandline.algebra.messages import KEPT, RAW, MessageFormat, Metadata, Range, TopicRanges, check
+from strandline.algebra.schema import ERROR, TIME, Schema
 from strandline.engine.frames import inline
-from strandline.engine.frames.failures import as_ours
+from strandline.engine.frames.failures import as_ours, is_sparks
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
-from strandline.engine.messages import connector, records, texts
+from strandline.engine.messages import records, texts
 from strandline.engine.messages.parsed import parts
 from strandline.engine.messages.shapes import shaped
-from strandline.engine.prepared.here import Here
+from strandline.engine.prepared.plans import Here
 from strandline.engine.session.cluster import PYTHON_KEY
 from strandline.engine.session.workers import Workers
 from strandline.errors import DefinitionError
 from strandline.persist.handles.contents import Rows
+
+_PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_EXACT: Final = {
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+}
+"""What makes a read give all messages of the ranges that are committed, or fail."""
+
+
+def is_there(session: SparkSession) -> bool:
+    """Return whether the connector is on the class path."""
+    jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no name for the class path
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(_PROVIDER, False, False)
+    except Exception as error:
+        if is_sparks(error):
+            return False
+        raise
+    return True
+
+
+def raw(session: SparkSession, topic: TopicRanges, *, headers: bool) -> DataFrame:
+    """Return the messages of the ranges (lazy): the columns of `algebra.messages.RAW`."""
+    of = _by_partition(topic.ranges)
+    bounds = {
+        "lower": {p: each[0].lower for p, each in of.items()},
+        "upper": {p: each[-1].upper for p, each in of.items()},
+    }
+    given = {name: value if isinstance(value, str) else value.reveal() for name, value in topic.options.items()}
+    read = (
+        session.read.format("kafka")
+        .options(**given)
+        .options(**_EXACT)
+        .option("assign", json.dumps({topic.topic: [int(partition) for partition in of]}))
+        .option("startingOffsets", json.dumps({topic.topic: bounds["lower"]}))
+        .option("endingOffsets", json.dumps({topic.topic: bounds["upper"]}))
+        .option("includeHeaders", str(headers).lower())
+        .load()
+    )
+    dated = read.withColumn(TIME, time_of(topic.ranges))
+    if any(one.upper != other.lower for each in of.values() for one, other in pairwise(each)):
+        dated = dated.where(F.col(TIME).isNotNull())
+    kept = ["topic", "offset", "timestamp", "key", "value", *(["headers"] if headers else []), TIME]
+    return dated.select(F.col("partition").cast("string").alias("partition"), *kept)
+
+
+def time_of(ranges: Sequence[Range]) -> Column:
+    """Return the time of the message at (partition, offset); NULL if it is in no range."""
+    times = {each.time for each in ranges}
+    of = _by_partition(ranges)
+    gapless = all(one.upper == other.lower for each in of.values() for one, other in pairwise(each))
+    if len(times) == 1 and gapless:
+        return F.lit(times.pop()).cast("bigint")
+    found: Column | None = None
+    for partition, each in of.items():
+        is_here = F.col("partition") == int(partition)
+        time = _within(each)
+        found = F.when(is_here, time) if found is None else found.when(is_here, time)
+    assert found is not None, "there is a range"
+    return found.cast("bigint")
+
+
+def _within(ranges: Sequence[Range]) -> Column:
+    """Return the time of an offset among ascending ranges."""
+    if len(ranges) == 1:
+        (only,) = ranges
+        return F.when((F.col("offset") >= only.lower) & (F.col("offset") < only.upper), F.lit(only.time))
+    middle = len(ranges) // 2
+    before = F.col("offset") < ranges[middle].lower
+    return F.when(before, _within(ranges[:middle])).otherwise(_within(ranges[middle:]))
+
+
+def _by_partition(ranges: Sequence[Range]) -> dict[str, list[Range]]:
+    found: defaultdict[str, list[Range]] = defaultdict(list)
+    for each in sorted(ranges, key=lambda each: (each.partition, each.lower)):
+        if each.lower < each.upper:
+            found[each.partition].append(each)
+    return dict(found)
+
 
 HERE_ROWS_MAX: Final = 100_000
 """More messages than this are decoded by a Spark job, though they are in this process."""
@@ -46,13 +134,13 @@ class SparkMessages:
     @property
     def connector(self) -> bool:
         """Whether Spark's Kafka connector is on the class path."""
-        return connector.is_there(self._session)
+        return is_there(self._session)
 
     async def messages(self, raw: pa.Table, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
         """Return the rows of these messages, decoded here and now without a Spark job.
 
-        They are as `SourceReader.read` says, in no order; those of keys have the columns of `algebra.keyed`.  A message
-        that cannot be decoded is an error; ``locate``: that says where it is and why.
+        They are as `SourceReader.read` says, in no order; those of keys have the columns of `algebra.messages`.  A
+        message that cannot be decoded is an error; ``locate``: that says where it is and why.
 
         Raises `DefinitionError` if the format cannot make rows of ``schema``.
         """
@@ -101,7 +189,7 @@ class SparkMessages:
                 f"executors cannot decode the messages of topic {topic.topic!r}, since {lack}; name a Python that can "
                 f"in {PYTHON_KEY}, or leave out kafka_jars, so that this process reads the topic"
             )
-        frame = connector.raw(self._session, topic, headers=Metadata.HEADERS in form.included.values())
+        frame = raw(self._session, topic, headers=Metadata.HEADERS in form.included.values())
         return _decoded(frame, own, schema, form, locate=locate)
 
     def _lack(self) -> str | None:

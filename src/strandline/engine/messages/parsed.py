@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.algebra.formats import Encoding, FileFormat
-from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape
+from strandline.algebra.messages import Coding, Encoding, FileFormat, MessageEncoding, MessageFormat, Metadata, Shape
 from strandline.algebra.schema import TIME, Column, Schema, struct
 
 VALUE: Final = "__value"

@@ -5,11 +5,25 @@ A text is parsed once, by the same expressions as the records of files.
 Why a part cannot be decoded is found by parsing it again, and only where it cannot.
 
 The same records in files: `strandline.engine.files.json_lines`.
+
+Changes as Debezium writes them in JSON: what is wrong with one that cannot be decoded.
+
+Values of a JSON change that Debezium did not send: which they are, and the text without their placeholders.
+
+The text of a change is rewritten where a member that is named like a column is a placeholder, because the column's type
+may be one that cannot read it.  Which columns were not sent is read from the text as it was.  A placeholder that was
+taken out of another member of that name, inside a column, makes the change an error.
+
+Few changes have one, so each text is searched once for what all forms have, and only where that is found is it parsed.
+
+The forms: `algebra.unavailable`.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -17,17 +31,121 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
-from strandline.algebra.formats import Encoding
-from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat, Shape
-from strandline.algebra.schema import struct
+from strandline.algebra.messages import FRAME_BYTES, HALF_A_PAIR, Encoding, MessageEncoding, MessageFormat, Shape
+from strandline.algebra.schema import quote, struct
+from strandline.algebra.unavailable import (
+    AMBIGUOUS,
+    ANYWHERE,
+    FORM,
+    INSIDE,
+    LEFT_OPEN,
+    NOISE,
+    NUMBERS,
+    QUOTED,
+)
 from strandline.engine.files.csv_lines import as_texts
-from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
-from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.files.json_lines import again, is_alone, is_whole, made, value_of, whole, without_mark
+from strandline.engine.files.file_errors import csv_reason, json_reason, no_object, unquoted
+from strandline.engine.files.json_lines import (
+    again,
+    has_half_a_pair,
+    is_alone,
+    is_whole,
+    made,
+    one_value,
+    value_of,
+    whole,
+    without_mark,
+)
 from strandline.engine.files.notations import JsonValues, value
-from strandline.engine.messages.debezium import change_reason
-from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, wrong
-from strandline.engine.messages.unavailable import withheld
+from strandline.engine.files.paths import CORRUPT, decoding
+from strandline.engine.messages.parsed import AFTER, BEFORE, NOT_UTF8, OP, UNLOCATED, UNSENT, Part, as_file, wrong
+
+
+def change_reason(text: Column, part: Part, values: JsonValues) -> Column:
+    """Say what is wrong with a change that cannot be decoded."""
+    change = f"{OP} string, {AFTER} string, {BEFORE} string"
+    outer = F.from_json(
+        text, f"{change}, payload struct<{change.replace(' string', ':string')}>, {CORRUPT} string", _CORRUPT
+    )
+    after = F.when(outer["payload"].isNotNull(), outer["payload"][AFTER]).otherwise(outer[AFTER])
+    inner = F.concat(F.lit("in `after`: "), json_reason(after, part.held, values, None))
+    return (
+        F.when(~F.is_valid_utf8(text), F.lit("it is not UTF-8"))
+        .when(has_half_a_pair(text), F.lit(HALF_A_PAIR))
+        .when(outer.isNull() | outer[CORRUPT].isNotNull(), no_object(text))
+        .when(~one_value(text), F.lit("it holds more than one JSON object"))
+        .when(after.isNull(), F.lit("a value inside it does not have its type"))
+        .otherwise(inner)
+    )
+
+
+_CORRUPT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+
+
+_GIVEN: Final = "__given"
+_REST: Final = "__rest"
+
+
+def withheld(frame: DataFrame, text: str, part: Part, *, locate: bool) -> DataFrame:
+    """Return ``frame`` with `UNSENT`, why that is not known (`wrong`), and NULL for each placeholder in ``text``.
+
+    ``text``: the column of the changes' texts, and of what is returned.
+    """
+    names = part.sendable
+    if not names:
+        return frame
+    given = frame.withColumn(_GIVEN, F.when(F.col(text).rlike(ANYWHERE), _texts(F.col(text), names)))
+    rest = F.regexp_replace(text, _member(names), "$1null")
+    given = given.withColumn(text, F.when(F.col(_GIVEN).isNotNull(), rest).otherwise(F.col(text)))
+    given = given.withColumn(_REST, F.when(F.col(_GIVEN).isNotNull(), _texts(F.col(text), names)))
+    # A lambda for all columns, so that the plan does not grow with their number.
+    columns = F.array(*(_column(name) for name in names))
+    unsent = F.transform(F.filter(columns, lambda each: _is_placeholder(each["given"])), lambda each: each["name"])
+    wrongly = F.filter(columns, lambda each: _is_open(each) | _is_changed(each))
+    told = F.when(F.size(wrongly) > 0, _reason(wrongly[0]) if locate else F.lit(UNLOCATED))
+    found = given.withColumn(UNSENT, F.when(F.col(_GIVEN).isNotNull() & (F.size(unsent) > 0), unsent))
+    return found.withColumn(wrong(UNSENT), F.when(F.col(_GIVEN).isNotNull(), told)).drop(_GIVEN, _REST)
+
+
+def _column(name: str) -> Column:
+    """Return a column of a change: its name, its text, and its text without placeholders."""
+    texts = (F.lit(name).alias("name"), F.col(_GIVEN)[name].alias("given"), F.col(_REST)[name].alias("rest"))
+    return F.struct(*texts)
+
+
+def _is_placeholder(text: Column) -> Column:
+    numbers = text.startswith("[") & F.regexp_replace(text, NOISE, "").isin(*sorted(NUMBERS))
+    return F.coalesce(text.rlike(FORM) | numbers, F.lit(False))
+
+
+def _is_open(column: Column) -> Column:
+    return F.coalesce(column["given"].rlike(AMBIGUOUS), F.lit(False))
+
+
+def _is_changed(column: Column) -> Column:
+    return ~_is_placeholder(column["given"]) & ~column["given"].eqNullSafe(column["rest"])
+
+
+def _reason(column: Column) -> Column:
+    reason = F.when(_is_open(column), F.lit(LEFT_OPEN)).otherwise(F.lit(INSIDE))
+    return F.concat(F.lit(f"in `{AFTER}`: column `"), column["name"], F.lit("`: "), reason)
+
+
+def _member(names: Sequence[str]) -> str:
+    """Return a pattern of members with these names whose value is a placeholder that not every type can read."""
+    written = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
+    return rf"((?:{written})\s*+:\s*+){QUOTED}(?=\s*+[,}}])"
+
+
+def _texts(change: Column, names: Sequence[str]) -> Column:
+    """Return what a change has in its columns, as texts."""
+    after = f"{AFTER}:struct<{','.join(f'{quote(name)}:string' for name in names)}>"
+    found = F.from_json(change, f"struct<{after},payload:struct<{after}>>", _OPTIONS)
+    return F.coalesce(found["payload"][AFTER], found[AFTER])
+
+
+_OPTIONS: Final[Mapping[str, str]] = {"mode": "PERMISSIVE"}
+
 
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"

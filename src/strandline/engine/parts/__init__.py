@@ -1,3 +1,3 @@
 """Parts: the Parquet parts of a batch, written once, read, merged and checked."""
 
-__all__ = ["aside", "footers", "part_store", "staging"]
+__all__ = ["aside", "part_store", "staging"]

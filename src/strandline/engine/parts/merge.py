@@ -3,27 +3,41 @@
 A merge of few updates is done here, in Arrow, without a job: most are of a handful of inline parts.  One of many is
 read and staged like any other frame, by Spark.  The digest of the result is the sum of its inputs', whatever schema
 they were written under; no hash is looked at.
+
+Net changes, handed to Python as a stream of Arrow batches of bounded size.
+
+What is small and here is added up in Arrow.  All else is one Spark job that adds up and puts rows in order, and then
+one small job per partition of its result: the JVM holds one partition at a time, Python one batch.  No row ever becomes
+a Python object.
+
+Trap: PySpark has no public call for this (``toArrow`` collects everything, ``toLocalIterator`` makes objects), so
+`_served` asks the Dataset for its Arrow batches as ``toArrow`` does, and serves them as ``toLocalIterator`` does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _local_iterator_from_socket
 
-from strandline.algebra.schema import DIFF, ERROR, Schema, quote
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
-from strandline.engine.frames.rows import Distributed, Frame
+from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import DRIVER_PART, Stager
+from strandline.engine.session.collecting import Messages
 from strandline.engine.sql import consolidate
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
@@ -34,6 +48,7 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
+from strandline.plane import NET_BATCH_BYTES, NET_BATCH_ROWS
 
 HERE_ROWS_MAX: Final = 200_000
 """Merges of more updates than this go to Spark."""
@@ -105,3 +120,109 @@ class Rewriter:
             return (InlinePart(encoded, table.num_rows),)
         described = self.store.write(f"{request.prefix.rstrip('/')}/{DRIVER_PART}", inline.parquet(table))
         return (described.sorted_by(request.sort),)
+
+
+PARTITION_ROWS: Final = 200_000
+PARTITION_BYTES: Final = 64 * 1024 * 1024
+"""What a partition of the result should be at most: the JVM holds one while it is handed over."""
+EXPANSION: Final = 6
+"""How many times larger rows are in Arrow than in the stored parts, which are compressed."""
+_ROWS_CONF: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_planning = threading.Lock()  # held while the conf that a plan reads is ours
+
+
+class Netted:
+    """The batches of `netted`, for several threads that take turns: `next` and `close` may meet."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches: Iterator[pa.RecordBatch] | None = batches
+        self._turn = threading.Lock()
+
+    def next(self) -> pa.RecordBatch | None:
+        """Return the next batch, or None at the end."""
+        with self._turn:
+            return None if self._batches is None else next(self._batches, None)
+
+    def close(self) -> None:
+        """Release what is left in the JVM."""
+        with self._turn:
+            self._batches = None
+
+
+def netted(
+    frame: Frame, contents: Contents, session: SparkSession, *, key: Sequence[str], times: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the updates of ``frame``, which was read from ``contents``, added up; see `Engine.net`."""
+    names = inline.data_columns(frame.names)
+    kept = [*names, *([TIME] if times else [])]
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        yield from _sliced(_ordered(inline.summed(frame.table.select([*kept, DIFF])), key, times=times))
+        return
+    sums = dataframe(frame, session).groupBy(*map(quote, kept)).agg({DIFF: "sum"})
+    sums = sums.toDF(*kept, DIFF).where(f"{DIFF} <> 0")
+    partitions = 1 + max(contents.rows // PARTITION_ROWS, contents.size * EXPANSION // PARTITION_BYTES)
+    together, every = [*map(quote, key)], [*map(quote, names)]
+    if key:  # by time in each key, and what has one time in an order that is always the same
+        order = [*together, TIME, *every] if times else together
+        sums = sums.repartition(partitions, *together).sortWithinPartitions(*order)
+    elif times:  # ranges of all columns: a first sync may have one time only
+        sums = sums.repartitionByRange(partitions, TIME, *every).sortWithinPartitions(TIME)
+    yield from _served(sums, session, _batch_rows(contents))
+
+
+def _ordered(sums: pa.Table, key: Sequence[str], *, times: bool) -> pa.Table:
+    """Return the rows of one key together, in the order of time, also those whose values have no order.
+
+    Of one key, what has one time is in an order that is always the same.
+    """
+    columns = [_codes(sums[name]) for name in key]
+    if times:
+        columns.append(sums[TIME])
+        ties = [_orderable(sums[name]) for name in sums.column_names if key and name not in {*key, TIME, DIFF}]
+        columns += [column for tie in ties for column in (pc.is_valid(tie), tie)]  # NULL first, as in Spark
+    if not columns:
+        return sums
+    by = pa.table({str(n): column for n, column in enumerate(columns)})
+    return sums.take(pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
+
+
+def _codes(column: pa.ChunkedArray) -> pa.Array:
+    """Return a number per value, equal for values that SQL calls not distinct."""
+    return column.combine_chunks().dictionary_encode("encode").indices
+
+
+def _orderable(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values, or the texts of those that Arrow cannot order."""
+    array = column.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    return pa.array(map(repr, array.to_pylist()), pa.string()) if pa.types.is_nested(array.type) else array
+
+
+def _sliced(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    width = max(1, table.nbytes // max(1, table.num_rows))
+    yield from table.combine_chunks().to_batches(max(1, min(NET_BATCH_ROWS, NET_BATCH_BYTES // width)))
+
+
+def _batch_rows(contents: Contents) -> int:
+    width = max(1, contents.size * EXPANSION // max(1, contents.rows))
+    return max(1, min(NET_BATCH_ROWS, NET_BATCH_BYTES // width))
+
+
+def _served(rows: DataFrame, session: SparkSession, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(
+        rows.schema,
+        timezone="UTC",
+        prefers_large_types=session.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
+    )
+    with _planning:
+        before = str(session.conf.get(_ROWS_CONF))
+        session.conf.set(_ROWS_CONF, batch_rows)
+        try:
+            batches = rows._jdf.toArrowBatchRdd()  # noqa: SLF001 - see the docstring
+        finally:
+            session.conf.set(_ROWS_CONF, before)
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    prefetch = False
+    for encoded in _local_iterator_from_socket(jvm.PythonRDD.toLocalIteratorAndServe(batches, prefetch), Messages()):
+        yield pa.ipc.read_record_batch(pa.py_buffer(encoded), schema)

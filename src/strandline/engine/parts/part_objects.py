@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore import exceptions
 
-from strandline.engine.parts import footers
-from strandline.engine.parts.footers import Described
+from strandline.engine.parts import part_store
+from strandline.engine.parts.part_store import Described
 from strandline.errors import CorruptionError, Indeterminate, Unavailable, first_line
 from strandline.persist.shard.batch import BlobPart
 from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
@@ -49,7 +49,7 @@ class ObjectParts:
             for key, size in sorted(sizes.items()):
                 if size == 0:  # Hadoop's sign for a directory
                     continue
-                described = footers.describe(key, size, partial(self._read, key), sidecar="")
+                described = part_store.describe(key, size, partial(self._read, key), sidecar="")
                 if described is None:
                     obstore.delete(self._store, key)
                 else:
@@ -62,9 +62,9 @@ class ObjectParts:
         """Return what the part's footer says; `CorruptionError` unless it is the part that was appended."""
         try:
             size = int(obstore.head(self._store, part.key)["size"])
-            return footers.check(part, size, partial(self._read, part.key))
+            return part_store.check(part, size, partial(self._read, part.key))
         except _ABSENT:
-            return footers.check(part, None, partial(self._read, part.key))
+            return part_store.check(part, None, partial(self._read, part.key))
         except (exceptions.BaseError, OSError) as error:
             raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
 
@@ -81,17 +81,17 @@ class ObjectParts:
             data = bytes(obstore.get(self._store, part.key).bytes())
         except (exceptions.BaseError, OSError) as error:
             raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
-        return footers.load(part, data)
+        return part_store.load(part, data)
 
     def open(self, part: BlobPart) -> pq.ParquetFile:
-        """Return a part to be read in pieces, as `footers.opened` says; `CorruptionError` if it is missing."""
+        """Return a part to be read in pieces, as `part_store.opened` says; `CorruptionError` if it is missing."""
         try:
             data = bytes(obstore.get(self._store, part.key).bytes())
         except _ABSENT:
             raise CorruptionError(f"part {part.key} is missing; a part of {part.size} bytes was expected") from None
         except (exceptions.BaseError, OSError) as error:
             raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
-        return footers.opened(part, data)
+        return part_store.opened(part, data)
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""
@@ -99,7 +99,7 @@ class ObjectParts:
             obstore.put(self._store, key, data)
         except (exceptions.BaseError, OSError) as error:
             raise Indeterminate(f"part {key} may not have been stored: {first_line(error)}") from error
-        described = footers.describe(key, len(data), lambda start, length: data[start : start + length], sidecar="")
+        described = part_store.describe(key, len(data), lambda start, length: data[start : start + length], sidecar="")
         assert described is not None, "a part without rows is never written"
         return described
 

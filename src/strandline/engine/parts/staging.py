@@ -25,11 +25,10 @@ from strandline.algebra.schema import DIFF, ERROR, RESERVED, TIME, Schema, quote
 from strandline.engine.frames import forms, inline
 from strandline.engine.frames.ddl import type_text
 from strandline.engine.frames.rows import Frame, Local, dataframe, later
-from strandline.engine.parts.footers import Described, Range
-from strandline.engine.parts.part_store import Parts
+from strandline.engine.parts.part_store import Described, Parts, Range
 from strandline.engine.sql import consolidate
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.frontier import TIME_MAX, Frontier
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, Digest, InlinePart, Part, Staged
 

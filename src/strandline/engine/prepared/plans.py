@@ -6,6 +6,14 @@ it afresh.  The least recently used plans are forgotten.  On a cluster each plan
 a prepared one runs in this process, and a fresh one in a job, which waits for executors.
 
 Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
+
+The times of a window, by their ranks: a plan names ranks, so that one plan serves all windows of as many times.
+
+Ranks are in the order of the times, and that is all that a step plan asks of times.
+
+Which of the frames to be staged a prepared plan can stage: plans over prepared leaves, and small tables.
+
+Plans over few rows of this process that are no nodes, as those that decode: prepared once, no job, no planning.
 """
 
 from __future__ import annotations
@@ -13,21 +21,96 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from strandline.algebra.nodes import Node
-from strandline.engine.prepared.leaf import AS_RDD, Leaves
-from strandline.engine.prepared.moments import Moments
-from strandline.engine.prepared.plan import Prepared, prepare
+from strandline.algebra.nodes import Get, Node, children, rebuilt, stored_columns
+from strandline.algebra.schema import DIFF, TIME
+from strandline.engine.frames.rows import Behind, Frame, Local, Planned, dataframe
+from strandline.engine.prepared.plan import AS_RDD, Leaves, Prepared, compiled, prepare
 from strandline.engine.session import start
 from strandline.persist.handles.contents import StageRequest
+
+BEFORE: Final = -1
+"""The rank of all times before a window's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The plan ``node``, which names ranks, and the real ``times`` of these; none: its plan names no times.
+
+    Then all times count from ``origin``.
+    """
+
+    node: Node
+    times: tuple[int, ...]
+    origin: int
+
+    @staticmethod
+    def of(node: Node, origin: int) -> Moments:
+        """Return the moments of a plan whose times count from ``origin``.
+
+        >>> from strandline.algebra.nodes import Accumulate, Get
+        >>> delta, prior = Get("t", (("n", "n"),)), Get("p", (("n", "n"),))
+        >>> def moments(origin, *times):
+        ...     return Moments.of(Accumulate(delta, prior, (), (), "n", times), origin)
+        >>> one, other = moments(10, 0, 3), moments(20, 0, 7)
+        >>> one.times, other.times, one.node == other.node
+        ((10, 13), (20, 27), True)
+        """
+        named = _named(node)
+        if len(named) < 2:
+            return Moments(node, (), origin)
+        ranks = {time: rank for rank, time in enumerate(named)}
+
+        def by_rank(each: Node) -> Node:
+            below: Any = rebuilt(each, by_rank)
+            own: dict[str, Any] = {}
+            if getattr(below, "times", ()):
+                own["times"] = tuple(ranks[time] for time in below.times)
+            if getattr(below, "start", None) is not None:
+                own["start"] = ranks[below.start]
+            found: Node = replace(below, **own) if own else below
+            return found
+
+        return Moments(by_rank(node), tuple(origin + time for time in named), origin)
+
+    def ranked(self, table: pa.Table) -> pa.Table:
+        """Return updates at ranks; each time in ``table`` must be one of the window's, or before all of them.
+
+        What a stage has stored has its own times, which no plan looks at.
+        """
+        if not self.times:
+            return _at(table, table[TIME].to_numpy() - self.origin)
+        given, times = table[TIME].to_numpy(), np.array(self.times)
+        ranks = np.searchsorted(times, given)
+        if len(given) and (ranks.max() == len(times) or not ((times[ranks] == given) | (given < times[0])).all()):
+            raise ValueError(f"a window of the times {self.times} holds others")
+        return _at(table, np.where(given < times[0], BEFORE, ranks))
+
+    def real(self, table: pa.Table) -> pa.Table:
+        """Return updates at ranks as updates at their real times."""
+        ranks = table[TIME].to_numpy()
+        return _at(table, np.array(self.times)[ranks] if self.times else ranks + self.origin)
+
+
+def _named(node: Node) -> tuple[int, ...]:
+    """Return all times that a plan names, ascending."""
+    own = {*getattr(node, "times", ()), getattr(node, "start", None)} - {None}
+    return tuple(sorted({*own, *(time for child in children(node) for time in _named(child))}))
+
+
+def _at(table: pa.Table, times: Any) -> pa.Table:
+    column = pa.array(times, pa.int64())
+    return table.set_column(table.schema.get_field_index(TIME), TIME, column)
+
 
 ROWS_MAX: Final = 1_000_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""
@@ -250,3 +333,76 @@ def _key(asked: Asked) -> _Key:
     leaves = [(name, *((f.name, str(f.type)) for f in table.schema)) for name, table in sorted(asked.tables.items())]
     request = asked.request
     return (request.shard, asked.node, tuple(leaves), request.schema, request.normalised)
+
+
+_GIVEN: Final = "given"
+
+
+def only(updates: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Return updates with these columns, their times and diffs."""
+    return updates.select([name for name in updates.column_names if name in columns or name in (TIME, DIFF)])
+
+
+def small_plan(frame: Frame, request: StageRequest, given: Mapping[int, pa.Table]) -> Asked | None:
+    """Return what a prepared plan is to stage in place of ``frame``; None: a fresh plan is better.
+
+    ``given``: what other plans gave, by the identities of their frames.
+    """
+    if not request.small:
+        return None
+    match frame:
+        case Planned(origin=origin, behind=Behind(node, of)) if all(id(each) in given for each in of.values()):
+            read = stored_columns(node)
+            tables = {name: only(given[id(each)], read.get(name, frozenset())) for name, each in of.items()}
+            return Asked(node, tables, origin, request, again=True)
+        case Planned(node, tables, origin):
+            return Asked(node, tables, origin, request, again=True)
+        case Local(table, _) if table.num_rows and are_few([table]):
+            names = [name for name in table.column_names if name not in (TIME, DIFF)]
+            return Asked(Get(_GIVEN, tuple((name, name) for name in names)), {_GIVEN: table}, 0, request)
+        case _:
+            return None
+
+
+HERE_PLANS_MAX: Final = 200
+_RAW: Final = "raw"
+
+
+class Here:
+    """The plans of one session.  Its calls block; one is served at a time, because a plan has one set of leaves."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._leaves: Leaves | None = None
+        self._kept: OrderedDict[tuple[object, ...], Prepared | None] = OrderedDict()
+        self._turn = threading.Lock()
+        self.failed = 0  # how often a fresh plan had to take the place of a prepared one
+
+    def run(self, key: tuple[object, ...], table: pa.Table, rows: Callable[[DataFrame], DataFrame]) -> pa.Table:
+        """Return what ``rows`` makes of ``table``; ``key`` tells such functions apart.  Raises what Spark raises."""
+        with self._turn:
+            try:
+                plan = self._plan(
+                    (*key, *((field.name, str(field.type)) for field in table.schema)), table.schema, rows
+                )
+                if plan is not None and self._leaves is not None:
+                    self._leaves.exchange([(plan.leaves[_RAW], table)])
+                    return plan.table(self._leaves.run([plan.batches])[0])
+            except Exception as error:  # noqa: BLE001 - a fresh plan shows what is the matter
+                self.failed += 1
+                _log.info("a prepared plan failed; a fresh one takes its place: %s", error)
+        return rows(dataframe(Local(table, plain=True), self._session)).toArrow()
+
+    def _plan(
+        self, key: tuple[object, ...], schema: pa.Schema, rows: Callable[[DataFrame], DataFrame]
+    ) -> Prepared | None:
+        if key not in self._kept:
+            if self._leaves is None:
+                self._leaves = Leaves(start.sibling(self._session, CONF))
+            self._kept[key] = None  # what cannot be prepared is not tried again
+            leaf = self._leaves.leaf(schema)
+            self._kept[key] = compiled(self._leaves, {_RAW: leaf}, rows(leaf.frame))
+        self._kept.move_to_end(key)
+        while len(self._kept) > HERE_PLANS_MAX:
+            self._kept.popitem(last=False)
+        return self._kept[key]

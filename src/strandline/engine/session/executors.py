@@ -3,7 +3,7 @@
 Spark lets a job wait for executors for ever, and says so in a warning alone.  `Executors` counts them each second, in a
 thread of its own, since all others may wait for a job.  Where a job waits and there has been no executor for longer
 than the patience of the configuration, it cancels the jobs of this application.  So what waits for them fails with one
-sentence, and the next tick tries it again.  The jobs of a call in a hurry (`plane/hurry.py`) are cancelled sooner:
+sentence, and the next tick tries it again.  The jobs of a call in a hurry (`strandline.plane`) are cancelled sooner:
 other callers wait for it.
 
 The master of a standalone cluster that has forgotten the application gives it no more executors, and Spark cannot
@@ -25,8 +25,8 @@ from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from strandline.engine.session.cancelling import cancel_jobs, tag_jobs, untag_jobs
 from strandline.engine.session.cluster import STANDALONE, ask_masters
+from strandline.engine.session.collecting import cancel_jobs, tag_jobs, untag_jobs
 from strandline.errors import ExecutorsGone, NoExecutor, Unavailable
 from strandline.store.clock import Clock, utc_text
 

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from strandline.engine.session.cluster import PYTHON_KEY
 
 DECODERS: Final = (
-    "strandline.engine.files.avro_files",
-    "strandline.engine.files.parquet.records",
+    "strandline.engine.files.avro",
+    "strandline.engine.files.parquet_files",
     "strandline.engine.messages.records",
 )
 """What executors import to decode files and messages."""

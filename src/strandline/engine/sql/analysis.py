@@ -1,13 +1,26 @@
 """The authority on types: Spark analyses a query over empty relations, and no job runs.
 
-What Spark refuses becomes a `DefinitionError` (`asked.refusals`).
+What Spark refuses becomes a `DefinitionError` (`asked.expressions`).
 The analyst works in a session of its own, so that its temporary views never replace those of another user.
+
+Finds in Spark's analysed plan of a query what may leave it without one answer (`algebra.scalar`).
+
+The text alone cannot tell: ``user`` is a column or a function, and ``at <= 'now'`` becomes a cast only in the analysis.
+
+Which texts become a time of the clock (Spark 4.3, `SpecialDatetimeValues` of the optimizer and `stringToTimestamp`):
+a cast of a constant text to DATE, TIMESTAMP or TIMESTAMP_NTZ takes now, today, yesterday and tomorrow, in any case,
+with spaces around them, and all but now with a zone behind them.  A text without a date ('12:30') is a time of today.
+In a column the four words are no times: there such a cast fails, and TRY_CAST gives NULL.
+
+Trap: each question to the JVM takes a fraction of a millisecond.  So the plan is walked only where its JSON, which is
+one question, shows something to look for.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +32,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from strandline.algebra import types
-from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
+from strandline.algebra.scalar import OF_CLOCK, Doubt, DoubtKind, of_clock
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
-from strandline.engine.asked import binding, catalyst, kinds, parsed
-from strandline.engine.asked.refusals import place_in, refusal, sentence
+from strandline.engine.asked import catalyst, expressions
+from strandline.engine.asked.expressions import place_in, refusal, sentence
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.failures import as_ours, is_sparks, thrown
 from strandline.engine.session import reach
@@ -32,10 +45,132 @@ from strandline.engine.session.cluster import PYTHON_KEY
 from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import sibling
 from strandline.engine.session.workers import Workers
-from strandline.engine.sql.doubts import doubts
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position, Unavailable, Unsettled
-from strandline.plane.described import Described
+from strandline.plane import Described
+
+_CALLS: Final = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "CurrentUser"})
+_CHOOSING: Final = {"Deduplicate": "DISTINCT", "Distinct": "DISTINCT", "Except": "EXCEPT", "Intersect": "INTERSECT"}
+_CUTS: Final = {"GlobalLimit": "LIMIT", "Offset": "OFFSET", "Tail": "LIMIT"}
+_RANKS: Final = frozenset({"CumeDist", "DenseRank", "PercentRank", "Rank"})
+"""Window functions that treat rows with equal ORDER BY values alike, though Spark gives them a frame of ROWS."""
+_SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+_TIMES: Final = ("date", "timestamp", "timestamp_ntz")
+_HOPEFUL: Final = re.compile(rf'"value":"(?:\\[a-z0-9]+| )*{OF_CLOCK}', re.IGNORECASE)
+_ORDERING: Final = re.compile(rf'\.(?:WindowExpression|{"|".join(_CUTS)})"')
+_CALLED: Final = re.compile(rf'\.(?:{"|".join(sorted(_CALLS))})"')
+_COLLATED: Final = re.compile(r"COLLATE (?!UTF8_BINARY\b)(\w+)", re.IGNORECASE)
+_REPLACED: Final = frozenset({"to_date", "to_timestamp"})
+"""Functions that are casts if they are given no format, by Spark's name of the node; so are those with TRY or LTZ."""
+
+
+def doubts(query: DataFrame, json: str, place: Callable[[int], Position | None], *, ordering: bool) -> Iterator[Doubt]:
+    """Yield what is doubtful in ``query``; ``place`` says where a character of its text is.
+
+    ``json``: its analysed plan (`reach.analysed_json`).
+    ``ordering``: also what may only lean on the order of rows.
+    """
+    plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public call gives an analysed plan
+    jvm: Any = query.sparkSession._jvm  # noqa: SLF001 - nor is the rule a public one
+    rule = jvm.org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues
+    if (
+        "collat" in json.lower()
+        or any(each.search(json) for each in (_CALLED, _HOPEFUL))
+        or (ordering and _ORDERING.search(json))
+        or not plan.fastEquals(rule.apply(plan))
+    ):
+        yield from _Walk(place).plan(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    place: Callable[[int], Position | None]
+
+    def plan(self, node: Any) -> Iterator[Doubt]:
+        """Yield the doubts of a plan."""
+        name = node.nodeName()
+        if name == "View":
+            return  # a relation that the query reads
+        children = list(_each(node.children()))
+        if name in _CUTS:
+            yield Doubt(DoubtKind.CUT, _CUTS[name], self._place(node))
+            yield from self._chosen(_CUTS[name], node, _each(node.output()))
+        elif name in _CHOOSING:
+            yield from self._chosen(_CHOOSING[name], node, _each(node.output()))
+        tied = next(filter(None, map(_collation, _each(_below(node).output()))), "") if name == "Window" else ""
+        for each in _each(node.expressions()):
+            yield from self._expression(each, tied)
+        if name == "Aggregate":
+            yield from self._groups(node.aggregateExpressions())
+        for child in children:
+            yield from self.plan(child)
+
+    def _expression(self, node: Any, tied: str) -> Iterator[Doubt]:
+        """Yield the doubts of an expression; ``tied``: by this collation rows may be equal that are not."""
+        name = node.nodeName()
+        if name in _CALLS:
+            yield Doubt(DoubtKind.CALL, node.prettyName(), self._place(node))
+        elif name == "Cast":
+            yield from self._cast(node)
+        elif name == "WindowExpression":
+            yield self._window(node, tied)
+        elif name == "AggregateExpression":
+            yield from self._chosen(node.aggregateFunction().prettyName(), node, [node])
+        elif name in _SUBQUERIES:
+            yield from self.plan(node.plan())
+        for child in [node.replacement()] if name in _REPLACED else _each(node.children()):
+            yield from self._expression(child, tied)
+
+    def _cast(self, node: Any) -> Iterator[Doubt]:
+        child = node.child()
+        if node.dataType().simpleString() in _TIMES and child.foldable() and child.dataType().typeName() == "string":
+            value = str(child.eval(None))
+            if of_clock(value):
+                yield Doubt(DoubtKind.CLOCK, value, self._place(child))
+
+    def _window(self, node: Any, collation: str) -> Doubt:
+        called, frame = node.windowFunction(), node.windowSpec().frameSpecification()
+        if called.nodeName() == "AggregateExpression":
+            called = called.aggregateFunction()
+        rows = called.nodeName() not in _RANKS and frame.frameType().toString() == "RowFrame"
+        return Doubt(DoubtKind.WINDOW, called.prettyName(), self._place(node), rows, collation)
+
+    def _groups(self, outputs: Any) -> Iterator[Doubt]:
+        """Yield the values of groups of which each row may give another: those outside of aggregates."""
+        for each in _each(outputs):
+            if each.nodeName() != "AggregateExpression":
+                yield from self._chosen("GROUP BY", each, [each])
+                yield from self._groups(each.children())
+
+    def _chosen(self, name: str, at: Any, values: Iterable[Any]) -> Iterator[Doubt]:
+        """Yield the first of ``values`` that has equal texts which differ: ``name`` keeps one of them."""
+        collation = next(filter(None, map(_collation, values)), "")
+        if collation:
+            yield Doubt(DoubtKind.COLLATION, name, self._place(at), collation=collation)
+
+    def _place(self, node: Any) -> Position | None:
+        start = node.origin().startIndex()
+        return self.place(start.get()) if start.isDefined() else None
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    """Yield what a sequence of Scala's holds."""
+    return map(sequence.apply, range(sequence.size()))
+
+
+def _below(window: Any) -> Any:
+    """Return what gives the rows of ``window``: Spark puts a projection of its own between, of what windows need."""
+    node = window
+    while node.nodeName() == "Window":
+        node = node.child()
+    return node.child() if node.nodeName() == "Project" else node
+
+
+def _collation(expression: Any) -> str:
+    """Return the collation of a text in the value of ``expression``; empty if equal texts in it are the same."""
+    found = _COLLATED.search(expression.dataType().sql())
+    return "" if found is None else found[1]
+
 
 T = TypeVar("T")
 
@@ -87,7 +222,7 @@ class SparkAnalyst:
     def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
         """Tell whether ``sql``, which is accepted, and ``other``, which may not be, are the same query to Spark.
 
-        They are if Spark parses them alike (`parsed.alike`), which takes no analysis; or if their analysed plans are
+        They are if Spark parses them alike (`catalyst.alike`), which takes no analysis; or if their analysed plans are
         the same, or become so by Spark's own rewriting (``1L``, ``CAST(1 AS BIGINT)``).  Names of relations and of
         columns on the way do not count.
 
@@ -95,7 +230,7 @@ class SparkAnalyst:
         aggregates into an order that it draws anew each time.
         """
         with self._over(relations):
-            if parsed.alike(self._session, sql, other):
+            if catalyst.alike(self._session, sql, other):
                 return True
             one = self._analysed(sql, relations).query
             try:
@@ -105,7 +240,7 @@ class SparkAnalyst:
             return any(_alike(one, two, rewritten) for rewritten in (_numbered, _folded, _simplified, _optimised))
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
-        """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts.doubts`."""
+        """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts`."""
         with self._over(relations):
             found = self._analysed(sql, relations)
             place = partial(_placed, sql)
@@ -232,18 +367,18 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str], given: Seque
         DefinitionError: Spark cannot parse or resolve it, it is not a query, or it reaches outside (`reach`).
         InvalidUsage: Spark has no value for one of ``given``.
     """
-    ask = partial(binding.query, session, given=given) if given else session.sql
+    ask = partial(expressions.query, session, given=given) if given else session.sql
     query = _asked(session, sql, names, ask)
     reach.refuse(query)
     return query
 
 
 def described(session: SparkSession, sql: str, names: Sequence[str], count: int, limits: Collection[int]) -> Described:
-    """Return what the query ``sql`` with ``count`` parameters is answered with, and what they are; see `asked.kinds`.
+    """Return what the query ``sql`` with ``count`` parameters is answered with, and what they are; see `asked.expressions`.
 
     Raises as `analysed`.
     """
-    return _asked(session, sql, names, partial(kinds.of_query, session, count=count, limits=limits))
+    return _asked(session, sql, names, partial(expressions.of_query, session, count=count, limits=limits))
 
 
 def _asked(session: SparkSession, sql: str, names: Sequence[str], ask: Callable[[str], T]) -> T:

@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine.asked import catalyst, forms
+from strandline.engine.asked import catalyst
 from strandline.engine.frames import compare, inline
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
-from strandline.engine.sql import consolidate, copies
+from strandline.engine.sql import consolidate, fragments
 from strandline.engine.sql.analysis import analysed
-from strandline.plane.reading import Differences
+from strandline.plane import Differences
 
 _HASH: Final = "__hash"
 
@@ -46,7 +46,7 @@ def answer(
     ``given``: the values of its question marks.  Raises as `query`, but for no name and no type of a column.
     """
     rows = analysed(session, sql, names, given)
-    return forms.shape(rows), Distributed(rows, plain=True)
+    return catalyst.shape(rows), Distributed(rows, plain=True)
 
 
 def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -61,8 +61,8 @@ def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
     refused = f"CAST(to_number({message}, '{inline.REFUSING}') AS BIGINT)"
     count = f"CASE WHEN {DIFF} < 0 THEN {refused} ELSE {DIFF} END AS {DIFF}"
     counted = _added_up(updates, quoted).selectExpr(*quoted, count)
-    blocks = counted.selectExpr(*quoted, DIFF, f"{copies.BLOCKS} AS __block")
-    return blocks.selectExpr(*quoted, f"{copies.COPIES} AS __copy").select(*quoted)
+    blocks = counted.selectExpr(*quoted, DIFF, f"{fragments.BLOCKS} AS __block")
+    return blocks.selectExpr(*quoted, f"{fragments.COPIES} AS __copy").select(*quoted)
 
 
 def netted(frame: Frame, time: int, session: SparkSession) -> Frame:

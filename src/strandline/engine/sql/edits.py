@@ -32,17 +32,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from strandline.algebra.excerpt import Excerpt, within
+from strandline.algebra.notation import Excerpt, within
 from strandline.algebra.schema import DIFF, TIME, Schema, quote
 from strandline.algebra.schema import Column as Described
-from strandline.engine.asked import binding
-from strandline.engine.asked.kinds import of_expression
-from strandline.engine.asked.refusals import refusal
+from strandline.engine.asked import expressions
+from strandline.engine.asked.expressions import of_expression, refusal
 from strandline.engine.frames import inline
 from strandline.engine.frames.ddl import type_text
 from strandline.engine.session import reach
 from strandline.errors import DefinitionError, InvalidUsage
-from strandline.plane.edits import Edit
+from strandline.plane import Edit
 
 
 def edited(table: DataFrame, schema: Schema, edit: Edit, names: Sequence[str]) -> DataFrame:
@@ -54,7 +53,7 @@ def edited(table: DataFrame, schema: Schema, edit: Edit, names: Sequence[str]) -
     if edit.where is not None:
         with _reading(edit.where, names):
             reach.refuse_unread(table.sparkSession, edit.where.text, expression=True)
-            chosen = binding.chosen(chosen, edit.where)
+            chosen = expressions.chosen(chosen, edit.where)
             reach.refuse(chosen)
     old = [F.col(quote(column.name)) for column in schema]
     if not edit.values:
@@ -148,7 +147,7 @@ def _set(chosen: DataFrame, column: Described, value: Excerpt, names: Sequence[s
     with _reading(value, names):
         reach.refuse_unread(chosen.sparkSession, value.text, expression=True)
         beside = [F.col(quote(name)) for name in chosen.columns[:1]]
-        cell, analysed = binding.analysed(
+        cell, analysed = expressions.analysed(
             chosen,
             value,
             lambda cell: chosen.select(F.struct(*beside), F.struct(cell.alias("value")).alias("set")),

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe
-from strandline.engine.sql.tried import literal
-from strandline.plane.reading import Errors
+from strandline.engine.sql.fragments import literal
+from strandline.plane import Errors
 
 SAMPLE_MAX: Final = 5
 

@@ -36,8 +36,8 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar, conjunction, is_steady
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
-from strandline.engine.sql import copies, grouping, keyed, tried
-from strandline.engine.sql.text import Text, listed
+from strandline.engine.sql import fragments, grouping
+from strandline.engine.sql.fragments import Text, listed
 
 
 def render(node: Node, frame_names: Mapping[str, str], *, single: bool = False) -> str:
@@ -82,7 +82,7 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
         case Negate():
             return f"SELECT {listed([*map(quote, node.names), TIME, f'-{DIFF} AS {DIFF}'])} FROM {below(node.input)}"
         case Failing():
-            values = [f"{tried.error(node)} AS {ERROR}", *map(quote, node.kept), TIME, DIFF]
+            values = [f"{fragments.error(node)} AS {ERROR}", *map(quote, node.kept), TIME, DIFF]
             return f"SELECT {listed(values)} FROM {below(node.input)}"
         case Accumulate():
             prior = None if _empty(node.prior) else below(node.prior)
@@ -114,7 +114,7 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {keys} k ON {same}"
         case Newest():
             held, errors = (None if _empty(each) else below(each) for each in (node.held, node.errors))
-            return keyed.newest(node, below(node.records), held, errors, text)
+            return grouping.newest(node, below(node.records), held, errors, text)
 
 
 def _empty(node: Node) -> bool:
@@ -193,8 +193,8 @@ def _multiset(below: Node, source: str, condition: str, *, asked: bool) -> str:
     )
     if columns and (asked or may_fail(below)):
         rows = f"SELECT struct({columns}) AS __row, {DIFF} FROM ({counted})"
-        return f"SELECT {columns} FROM ({rows}) {copies.of_rows(columns)}"
-    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}"
+        return f"SELECT {columns} FROM ({rows}) {fragments.of_rows(columns)}"
+    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {fragments.lateral()}"
 
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:

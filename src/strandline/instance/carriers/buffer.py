@@ -5,6 +5,10 @@ frame of any length, so a limit below the longest frame stops nothing.
 
 Coroutines of several event loops and threads may use one object.  If a loop has ended, waking its coroutines does
 nothing.
+
+A carrier inside one process: two queues, and no socket.
+
+Contract suite: `strandline.testing.contracts.carrier_contract`.
 """
 
 from __future__ import annotations
@@ -173,3 +177,39 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 def _only(taken: tuple[bytes] | None) -> bytes | None:
     return None if taken is None else taken[0]
+
+
+BUFFER_BYTES: Final = 8 << 20
+"""A sender waits while the other end has not received this many bytes."""
+
+
+class QueueCarrier:
+    """One end of a connection inside a process; `pair` makes both."""
+
+    def __init__(self, outgoing: Buffer, incoming: Buffer) -> None:
+        self._outgoing, self._incoming = outgoing, incoming
+
+    async def send(self, frame: bytes) -> None:
+        """See `Carrier.send`.  It waits while the other end is behind by `BUFFER_BYTES`."""
+        check_length(frame)
+        await self._outgoing.put(frame)
+
+    async def receive(self, seconds: float | None) -> bytes | None:
+        """See `Carrier.receive`."""
+        return await self._incoming.take(seconds)
+
+    async def close(self) -> None:
+        """See `Carrier.close`.  The other end still receives all that was sent."""
+        self._outgoing.end("the connection was closed")
+        self._incoming.end("the connection was closed")
+
+    def cut(self) -> None:
+        """Cut the connection, as a failure does: frames that were not received are lost."""
+        self._outgoing.end("the connection was cut", drop=True)
+        self._incoming.end("the connection was cut", drop=True)
+
+
+def pair() -> tuple[QueueCarrier, QueueCarrier]:
+    """Return the two ends of a new connection."""
+    there, back = Buffer(BUFFER_BYTES), Buffer(BUFFER_BYTES)
+    return QueueCarrier(there, back), QueueCarrier(back, there)

@@ -23,13 +23,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
-from strandline.connections.ports import cannot_listen
+from strandline.connections.addresses import cannot_listen
 from strandline.errors import ConfigError, Disconnected, first_line
 from strandline.instance.carriers.access import Address, ClientAccess, ServerAccess
 from strandline.instance.carriers.buffer import Latch
 from strandline.instance.carriers.exchange import MESSAGE_BYTES_MAX, Call, FlightCarrier, Pace, meaning, start_thread
-from strandline.instance.carriers.handshake import Doorkeeper, Unproven, prove
-from strandline.instance.carriers.severing import sever
+from strandline.instance.carriers.handshake import Doorkeeper, Unproven, prove, sever
 from strandline.instance.protocol.carrier import Dial, Serve
 
 CONNECTIONS_MAX: Final = 4

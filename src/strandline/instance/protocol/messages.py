@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from strandline.algebra.schema import Column
-from strandline.compute.sink.disagreement import Disagreement
-from strandline.frontier.antichain import Frontier
+from strandline.compute.sink.correction import Disagreement
+from strandline.frontier import Frontier
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization
 from strandline.problem import Case
 

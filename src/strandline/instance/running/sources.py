@@ -20,7 +20,7 @@ from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
 from strandline.sources.ingest import Ingestion
-from strandline.store.beside import Beside
+from strandline.store.clock import Beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,227 @@
 A *wave* steps all stages whose inputs have moved: together, in as few durable writes as that takes.  A stage whose step
 takes long, because it computes anew or has much to catch up with, leaves the waves for a *lane*, and comes back when it
 has stepped.  What reads it stands still meanwhile; nothing else does.
+
+Dataflows: views as stage runs, in the order that they must be stepped.
+
+A stage that several views need runs once.
+
+Lanes: where stages step alone whose step takes long, so that no other stage waits for it.
+
+As many lanes as there are step at a time; the other stages wait in the order in which they came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from typing import Any, Final
 
+import msgspec
+
+from strandline.compute.sink.actor import Sink
+from strandline.compute.stage import Stage
 from strandline.compute.step import StageRun
 from strandline.compute.tick import TickReport, levels, tick, written_by
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier import MINIMUM, Frontier, Pace, Refresh
 from strandline.instance.commands import RunDataflow
-from strandline.instance.equipment import Equipment
+from strandline.instance.connections import Equipment
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
-from strandline.instance.running.dataflows import Dataflows
-from strandline.instance.running.lanes import Lanes
+from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
+from strandline.plane import Engine
+from strandline.store.clock import Beside
+
+FINGERPRINT_DIGITS: Final = 32
+
+
+class Dataflows:
+    """The running stages of an instance's views."""
+
+    def __init__(self, client: PersistClient, engine: Engine, epoch: int, *, may_write: bool = True) -> None:
+        self._client = client
+        self._engine = engine
+        self._epoch = epoch
+        self.may_write = may_write
+        self._runs: dict[str, StageRun] = {}  # by stage name, inputs first
+        self._users: dict[str, set[str]] = {}  # stage name to the views that need it
+        self._views: dict[str, Sink] = {}
+
+    @property
+    def runs(self) -> tuple[StageRun, ...]:
+        """All stages, each after those that it reads."""
+        return tuple(self._runs.values())
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of the views that are maintained, in the order in which they were started."""
+        return tuple(self._views)
+
+    @property
+    def sinks(self) -> Mapping[str, Sink]:
+        """The sink of each view's own shard."""
+        return self._views
+
+    def runs_of(self, view: str) -> tuple[StageRun, ...]:
+        """The stages of one view; the last one writes the view's own shard."""
+        return tuple(run for name, run in self._runs.items() if view in self._users[name])
+
+    def views_with(self, run: StageRun) -> tuple[str, ...]:
+        """The views that need a stage."""
+        return tuple(sorted(self._users.get(run.name, ())))
+
+    def allow_writes(self) -> None:
+        """Let every sink mint from now on."""
+        self.may_write = True
+        for run in self._runs.values():
+            run.sink.may_write = True
+
+    async def start(self, name: str, command: RunDataflow, readers: Mapping[str, ReadHandle]) -> None:
+        """Open the view's sinks under this epoch (older ones are fenced from here on) and let it take part in ticks.
+
+        ``readers``: of the collections that the view reads, by name.
+        """
+        inputs = dict(readers)
+        for stage in command.stages:
+            final = stage is command.stages[-1]
+            shard = command.output.shard if final else command.shards[stage.name]
+            if stage.name not in self._runs:
+                read = {each: inputs[each] for each in stage.inputs}
+                epoch = self._epoch + (command.fence if final else 0)
+                run = await self._open(stage, shard, epoch, read, command, Pace(command.refresh, shown=final))
+                if final and command.seed:
+                    run.seed = await self._client.reader(
+                        command.seed, stage.schema, f"{command.output.name} (prepared)"
+                    )
+                run.begins = command.begins if final else 0
+                self._runs[stage.name] = run
+            self._users.setdefault(stage.name, set()).add(name)
+            shown = command.output.name if final else f"{command.output.name}/{stage.name}"
+            reader = await self._client.reader(shard, stage.schema, shown)
+            assert reader is not None, f"shard {shard!r} was opened for writing a moment ago"
+            inputs[stage.name] = reader
+        sink = self._views[name] = self._runs[command.stages[-1].name].sink
+        time = sink.writer.state.upper.at or command.begins
+        for run in self.runs_of(name):
+            if run.sink.fresh and time:  # it was planned otherwise before, or it is to replace another view
+                run.begins_by = time if run.begins_by is None else min(time, run.begins_by)
+
+    def stop(self, view: str) -> None:
+        """Take the view out of ticks; stages that others need go on."""
+        self._views.pop(view, None)
+        for name in list(self._runs):
+            self._users[name].discard(view)
+            if not self._users[name]:
+                del self._runs[name], self._users[name]
+
+    async def _open(
+        self,
+        stage: Stage,
+        shard: str,
+        epoch: int,
+        inputs: Mapping[str, ReadHandle],
+        command: RunDataflow,
+        pace: Pace,
+    ) -> StageRun:
+        forgiven = command.forgiven & inputs.keys()
+        writer = await self._client.writer(shard, epoch, schema=stage.schema.ddl, sort=stage.sort)
+        meaning = fingerprint(stage, inputs, command.conf, forgiven, command.refresh)
+        sink = Sink(self._engine, writer, stage.schema, meaning)
+        sink.may_write = self.may_write
+        await sink.open()
+        return StageRun(stage, self._engine, inputs, sink, forgiven, pace)
+
+
+def fingerprint(
+    stage: Stage,
+    inputs: Mapping[str, ReadHandle],
+    conf: Mapping[str, str],
+    forgiven: frozenset[str] = frozenset(),
+    refresh: Refresh | None = None,
+) -> str:
+    """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers.
+
+    ``forgiven``: inputs whose errors are none of the stage's.  ``refresh``: its schedule.
+    """
+    shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
+    meaning = (stage.kind, repr(stage.plan), stage.schema.ddl, stage.stored)
+    described: list[object] = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
+    if refresh is not None:  # what was certified before there were schedules stays certified
+        described.append(refresh)
+    return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+class Lanes:
+    """Stages that step alone, each in turn."""
+
+    def __init__(self, beside: Beside, count: int, step: Callable[[StageRun], Coroutine[Any, Any, None]]) -> None:
+        self._step = step
+        self._waiting: deque[StageRun] = deque()
+        self._stepping: dict[int, StageRun] = {}  # by lane
+        self._loops = [Loop(beside, lambda lane=lane: self._turn(lane)) for lane in range(count)]  # type: ignore[misc]
+
+    def resting(self, without: AbstractSet[int]) -> bool:
+        """Return whether no lane, but for those ``without``, has anything to step."""
+        return all(loop.resting for lane, loop in enumerate(self._loops) if lane not in without)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The stages that step in a lane or wait for one, by name."""
+        return frozenset(run.name for run in (*self._stepping.values(), *self._waiting))
+
+    def take(self, run: StageRun) -> None:
+        """Have a stage step alone."""
+        self._waiting.append(run)
+        for loop in self._loops:
+            loop.wake()
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """The lanes in which a stage steps."""
+        return frozenset(self._stepping)
+
+    async def rest(self, deadline: Deadline | None, without: AbstractSet[int]) -> bool:
+        """Return whether no lane, but for those ``without``, has anything to step by the deadline.
+
+        Raises as `Loop.rest`.
+        """
+        for lane, loop in enumerate(self._loops):
+            if lane in without:
+                loop.check()
+            elif not await loop.rest(deadline):
+                return False
+        return True
+
+    async def drop(self, names: AbstractSet[str]) -> None:
+        """Let the stages with these names step no more; a step that is under way is cancelled."""
+        self._waiting = deque(run for run in self._waiting if run.name not in names)
+        for lane, loop in enumerate(self._loops):
+            if (run := self._stepping.get(lane)) is not None and run.name in names:
+                await loop.end()
+                if self._waiting:
+                    loop.wake()
+
+    async def end(self) -> None:
+        """End all steps."""
+        self._waiting.clear()
+        for loop in self._loops:
+            await loop.end()
+
+    async def _turn(self, lane: int) -> None:
+        while self._waiting:
+            run = self._stepping[lane] = self._waiting.popleft()
+            try:
+                await self._step(run)
+            except Exception:
+                self._loops[lane].wake()  # the others still wait
+                raise
+            finally:
+                del self._stepping[lane]
 
 
 class Views:

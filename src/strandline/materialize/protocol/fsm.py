@@ -23,8 +23,6 @@ its collection may be readable only later than where the replay ends.
 `RULES` is the only definition: `step` dispatches on it, tests enumerate it, and docs/materialize-protocol.md is
 generated from it.
 
-Long because all transitions of one machine are read together.
-
 Laws: M1, M5.
 """
 

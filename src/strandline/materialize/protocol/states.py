@@ -1,8 +1,6 @@
 """The vocabulary of the runtime's state machine: its states, its events and its actions.
 
 A state holds only data that is valid in it; an action is one I/O.  `fsm` has the transitions.
-
-Long because the states, events and actions of one machine are one vocabulary.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from strandline.materialize.protocol.messages import Acknowledged, Flushed, Loaded, Opened, StartedCommit
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import NOTHING, Checkpoint, Extent, Progress
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, Extent, Progress, StateUpdate
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Head states
@@ -35,7 +32,7 @@ class Opening:
 class Idle:
     """No transaction.  ``progress`` is durable, ``position`` may be ahead of it while nothing changes.
 
-    ``progress.extent`` is set iff some of its rows may be in an endpoint without a checkpoint: it must be replayed
+    ``client.extent`` is set iff some of its rows may be in an endpoint without a checkpoint: it must be replayed
     exactly, and the endpoint must be asked which of its rows exist.
     """
 

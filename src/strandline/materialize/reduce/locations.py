@@ -23,22 +23,28 @@ from strandline.materialize.reduce.annotations import (
     annotation,
     check_types,
     demands,
+    item_parts,
+    property_parts,
+    taken,
     types_of,
+    valid,
 )
-from strandline.materialize.reduce.conditions import item_parts, property_parts, taken, valid
 from strandline.materialize.reduce.schemas import (
     REFUSED,
     Part,
     References,
+    Value,
     below,
     conditions,
     fields,
     in_place,
+    is_number,
     listed,
     named,
     pattern,
+    pointer,
+    shown,
 )
-from strandline.materialize.reduce.values import Value, is_number, pointer, shown
 
 _Ranked = tuple[int, Part]
 _SAMPLES: Final[Mapping[str, Value]] = {"null": None, "string": ""}

@@ -21,10 +21,9 @@ from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.protocol.messages import flagged, unflagged
 from strandline.materialize.protocol.refusals import IRREDUCIBLE, REDUCED_WENT
 from strandline.materialize.reduce.annotations import Strategy
-from strandline.materialize.reduce.cells import reader, to_array, writer
-from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds
-from strandline.materialize.reduce.reducer import Reducer
-from strandline.materialize.reduce.values import MISSING, Deleted, Document, NotReducibleError, Value, pointer, shown
+from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds, reader, to_array, writer
+from strandline.materialize.reduce.folding import Reducer
+from strandline.materialize.reduce.schemas import MISSING, Deleted, Document, NotReducibleError, Value, pointer, shown
 from strandline.materialize.stores import key_ids
 
 OPEN_ROWS_MAX: Final = 65_536

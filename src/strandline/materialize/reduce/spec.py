@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from strandline.materialize.reduce import inferred
+from strandline.materialize.reduce import folding
 from strandline.materialize.reduce.annotations import Strategy, irreducible
 from strandline.materialize.reduce.locations import Annotated, Location, Resolved
-from strandline.materialize.reduce.values import (
+from strandline.materialize.reduce.schemas import (
     DELETED,
     MISSING,
     Key,
@@ -110,7 +110,7 @@ def _combine(pair: _Pair) -> Value:
         case Strategy.APPEND:
             return _append(pair.held, pair.value)
         case Strategy.SCHEMA:
-            return inferred.union(pair.value if pair.held is MISSING else pair.held, pair.value)
+            return folding.union(pair.value if pair.held is MISSING else pair.held, pair.value)
         case Strategy.MINIMIZE | Strategy.MAXIMIZE:
             return _extreme(pair)
         case Strategy.MERGE:

@@ -16,17 +16,21 @@ from typing import Any, Final
 
 from strandline.errors import DefinitionError, InvalidUsage, ProtocolViolation, Unavailable
 from strandline.materialize.driver import Applied, Contents, DriverSpec, Session, Validated
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.wire.codec.messages import LOCAL, PROTOCOL, Message, Request, said
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, StateUpdate
+from strandline.materialize.wire.codec import LOCAL, PROTOCOL, Message, Request, said
 from strandline.materialize.wire.options import ConnectorOptions, codec
-from strandline.materialize.wire.process.child import Child
-from strandline.materialize.wire.process.stderr import Tail
+from strandline.materialize.wire.process.child import Child, Tail
 from strandline.materialize.wire.session import ConnectorSession, Prepared, decoded
-from strandline.materialize.wire.specs.names import token
-from strandline.materialize.wire.specs.outgoing import proposed, task_spec, version
-from strandline.materialize.wire.specs.resources import endpoint_config, resource_config
-from strandline.materialize.wire.specs.selection import Selection, select
+from strandline.materialize.wire.specs import (
+    Selection,
+    endpoint_config,
+    proposed,
+    resource_config,
+    select,
+    task_spec,
+    token,
+    version,
+)
 from strandline.materialize.wire.state import Kept, update_of
 from strandline.materialize.wire.values import compact
 

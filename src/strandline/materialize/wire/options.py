@@ -19,9 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from strandline.errors import ConfigError
-from strandline.materialize.wire.codec.framing import Codec
-from strandline.materialize.wire.codec.json import JsonCodec
-from strandline.materialize.wire.codec.proto import ProtoCodec
+from strandline.materialize.wire.codec import Codec, JsonCodec, ProtoCodec
 from strandline.options import ANY_TEXT, DURATION_MS, TEXT, Kind, holds_secret, one_of, option, resolve_reference
 from strandline.options import is_reference as refers
 from strandline.store.secret import Secret

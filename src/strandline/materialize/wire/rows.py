@@ -17,8 +17,8 @@ from strandline.algebra import types
 from strandline.errors import ProtocolViolation
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding
-from strandline.materialize.wire.codec.messages import Message, Request
-from strandline.materialize.wire.specs.selection import Selection
+from strandline.materialize.wire.codec import Message, Request
+from strandline.materialize.wire.specs import Selection
 from strandline.materialize.wire.tuples import keyed, packed, without_signed_zero
 from strandline.materialize.wire.values import column, listed, plain, rows_of
 

@@ -1,7 +1,7 @@
 """Serves a driver of ours as a Flow connector: requests come from stdin, answers go to stdout, one line to stderr.
 
 A runtime asks Spec, Validate and Apply as often as it likes, and then opens one session (`served.Conversing`).  If
-anything fails, the last line of stderr says why (`process.failures.line`) and the status is 1; the end of stdin ends
+anything fails, the last line of stderr says why (`child.line`) and the status is 1; the end of stdin ends
 the session.
 
 Rows are stored as columns, and a Loaded document is rebuilt from them, so whole documents are never stored.
@@ -22,16 +22,13 @@ import msgspec
 from strandline.errors import ConfigError, InvalidUsage, ProtocolViolation
 from strandline.materialize.driver import Constraint, ConstraintKind, Driver, DriverKind
 from strandline.materialize.protocol.task import MaterializationSpec
-from strandline.materialize.wire.codec.framing import Codec
-from strandline.materialize.wire.codec.messages import PROTOCOL, Message, Request, Response, said
-from strandline.materialize.wire.process.failures import line
-from strandline.materialize.wire.served import Conversing
-from strandline.materialize.wire.specs.incoming import proposed_binding, task_of
-from strandline.materialize.wire.specs.names import path_of, untoken
+from strandline.materialize.wire.codec import PROTOCOL, Codec, Message, Request, Response, said
+from strandline.materialize.wire.process.child import line
+from strandline.materialize.wire.served import Conversing, proposed_binding, task_of
+from strandline.materialize.wire.specs import path_of, untoken
 from strandline.materialize.wire.values import compact
 from strandline.options import understood
-from strandline.store.beside import Beside
-from strandline.store.clock import Clock
+from strandline.store.clock import Beside, Clock
 
 READ_BYTES: Final = 1 << 18
 DELTA: Final = "deltaUpdates"

@@ -1,7 +1,7 @@
 """A session with a connector: native messages in, native messages out, one child process for each.
 
 A native Load or Store becomes a message for each of its rows; the documents that come back are gathered into tables.
-Both directions pass `grammar.Conversation`, so a connector that answers out of order is stopped at once.
+Both directions pass `messages.Conversation`, so a connector that answers out of order is stopped at once.
 
 A connector that owes an answer, or that must read what it is sent, and is silent for too long is taken for stuck and is
 stopped.  An Acknowledged is owed too, but connectors delay it on purpose (by their own schedule of commits), so it is
@@ -19,16 +19,17 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from strandline.errors import DefinitionError, ProtocolViolation, StrandlineError, Unavailable
-from strandline.materialize.protocol.grammar import Conversation, Place
 from strandline.materialize.protocol.messages import (
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,
     Loaded,
     Open,
     Opened,
+    Place,
     Request,
     Response,
     StartCommit,
@@ -36,14 +37,12 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.refusals import FILLED_THERE
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, StateUpdate, resource_of
 from strandline.materialize.wire import rows
-from strandline.materialize.wire.codec.messages import Message, said
-from strandline.materialize.wire.codec.messages import Request as WireRequest
+from strandline.materialize.wire.codec import Message, said
+from strandline.materialize.wire.codec import Request as WireRequest
 from strandline.materialize.wire.process.child import Child
-from strandline.materialize.wire.specs.checkpoints import from_wire, to_wire
-from strandline.materialize.wire.specs.selection import Selection
+from strandline.materialize.wire.specs import Selection, from_wire, to_wire
 from strandline.materialize.wire.state import Kept, update_of
 from strandline.materialize.wire.values import compact
 

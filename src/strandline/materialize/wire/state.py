@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from strandline.errors import CorruptionError, ProtocolViolation
 from strandline.materialize.log import RESTART
 from strandline.materialize.protocol.refusals import DAMAGED
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.wire.codec.messages import MaterializationSpec, Message
+from strandline.materialize.protocol.task import StateUpdate
+from strandline.materialize.wire.codec import MaterializationSpec, Message
 
 _CONNECTOR: Final = "connector"
 _APPLIED: Final = "applied"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.shard.batch import Batch, Staged, Window
 
 Rows = NewType("Rows", object)

@@ -24,11 +24,9 @@ import msgspec
 
 from strandline.errors import ConfigError, CorruptionError, Unavailable
 from strandline.persist.handles.register import Register, refuse_future_json
-from strandline.persist.shard.metrics import Metrics
-from strandline.persist.shard.patience import PatientBlob
-from strandline.store.blob import Blob
+from strandline.persist.shard.patience import Metrics, PatientBlob
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.protocols import Blob, Consensus
 from strandline.store.seal import Kind, seal, unseal
 
 KEY: Final = "location"

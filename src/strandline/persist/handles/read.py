@@ -7,25 +7,189 @@ on other holds and on the grace period before parts are deleted.  Reading delete
 returns wrong rows.
 
 A listen is exclusive of its ``as_of``.
+
+A reader's lease: what it holds, and when it last beat.
+
+No thread sends the heartbeats.  Each call of the reader beats if a quarter of the lease has passed since the last beat;
+a holder that is idle for longer calls `beat` itself.
+
+The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the oldest
+such version until its user reports that they are read (`gave_back`), so that no collector deletes those parts
+meanwhile.
+
+A lease that is `shared` is taken up by several processes, by its name.  None of them knows what the others handed out
+and still read, so none releases a version: it holds all from the first on until it ends.
+
+Critical readers: holds on a shard's since that survive their owner's process.
+
+A critical reader has no lease.  Only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
+that it wrote last time.  An owner of an older epoch finds another token, which shows that a newer owner has taken over.
+
+Reading during garbage collection: a read returns the right rows or raises `AsOfError`.
+
+`Contents` are planned from a version of the shard, and read a moment later.  A reader without a hold may find a part
+missing: its batch was merged into another one, and the part was collected.  Then the newest state says where the same
+rows are now, or that since has passed the reader's time.
+
+If the newest state names the part and it is still missing or damaged, that is corruption, and the read raises.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
-from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join, meet, whole
-from strandline.persist.handles.contents import Contents, Half
-from strandline.persist.handles.lease import Lease
-from strandline.persist.shard.machine import Machine
-from strandline.persist.shard.metrics import Metrics
-from strandline.persist.shard.patience import Deadline
-from strandline.persist.shard.state import ShardState
+from strandline.errors import AsOfError, CorruptionError, FencedError, InvalidUsage
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier, as_time, join, meet, whole
+from strandline.persist.handles.contents import Contents, Half, Reads, Rows
+from strandline.persist.shard.holds import BEAT_MS, downgrade_leased, expire_leased, register_leased
+from strandline.persist.shard.machine import Command, Machine
+from strandline.persist.shard.patience import Deadline, Metrics
+from strandline.persist.shard.state import (
+    Downgraded,
+    OpaqueMismatch,
+    ShardState,
+    compare_and_downgrade,
+    expire_critical,
+    register_critical,
+)
+from strandline.store.clock import Clock
+
+
+class Lease:
+    """The leased reader ``reader`` of one shard.  Call `register` first."""
+
+    def __init__(self, machine: Machine, clock: Clock, reader: str, *, shared: bool = False) -> None:
+        self._machine = machine
+        self._shared = shared
+        self._clock = clock
+        self._reader = reader
+        self._beaten_ms = 0
+        self._out: Counter[int] = Counter()  # versions whose contents were handed out and not given back
+        self.since = MINIMUM
+
+    @property
+    def needed(self) -> bool:
+        """Whether contents were handed out that were not given back yet."""
+        return bool(self._out)
+
+    async def register(self) -> Frontier:
+        """Register the lease, or find it registered; return the since that it holds."""
+        now = self._clock.now_ms()
+        held = await self._machine.commit(lambda state: register_leased(state, self._reader, now))
+        self._beaten_ms = now
+        self.since = held.since
+        return held.since
+
+    async def beat(self, deadline: Deadline | None = None) -> None:
+        """Renew the lease, and release the versions that no handed-out contents need.
+
+        Raises `AsOfError` if the reader missed a whole lease: what it held may be gone.
+        """
+        await self.downgrade(self.since, deadline)
+
+    async def beat_if_due(self, deadline: Deadline | None = None) -> None:
+        """Beat if a quarter of the lease has passed since the last time (or the clock went back)."""
+        if not 0 <= self._clock.now_ms() - self._beaten_ms < BEAT_MS:
+            await self.beat(deadline)
+
+    async def downgrade(self, since: Frontier, deadline: Deadline | None = None) -> Frontier:
+        """Release all times before ``since`` (the hold never goes back), and beat; return the since it holds."""
+        now = self._clock.now_ms()
+        seqno = 0 if self._shared else min(self._out, default=self._machine.state.seqno)  # a hold never goes back
+        moved = await self._machine.commit(
+            lambda state: downgrade_leased(state, self._reader, since, seqno, now), deadline=deadline
+        )
+        if moved is None:
+            raise AsOfError(
+                f"the reader {self._reader!r} of shard {self._machine.shard!r} sent no heartbeat for a whole lease, "
+                "and its hold was released; open it again"
+            )
+        self._beaten_ms = now
+        self.since = join((self.since, moved.since))  # another coroutine may have moved it on meanwhile
+        return moved.since
+
+    def took(self, seqno: int) -> None:
+        """Hold the parts that version ``seqno`` names, from the next beat on; until then an older hold covers them."""
+        self._out[seqno] += 1
+
+    def gave_back(self, seqno: int) -> None:
+        """Release contents that were handed out once from version ``seqno``."""
+        self._out[seqno] -= 1
+        self._out += Counter()
+
+    async def expire(self) -> None:
+        """End the lease.  The shard's since stays where it is."""
+        await self._machine.commit(lambda state: expire_leased(state, self._reader))
+
+
+class SinceHandle:
+    """The hold ``reader`` on one shard; its owner's epoch is its token.  Opened by `PersistClient.since`."""
+
+    def __init__(self, machine: Machine, reader: str, epoch: int) -> None:
+        self._machine = machine
+        self._reader = reader
+        self._epoch = epoch
+        self._opaque = 0
+        self.since = Frontier(0)
+
+    async def register(self) -> Frontier:
+        """Register the hold, or take it over from an older epoch; return the since it holds.
+
+        Raises `FencedError` if a newer epoch holds it.
+        """
+        held = await self._machine.commit(lambda state: register_critical(state, self._reader))
+        if held.opaque > self._epoch:
+            raise self._fenced(held.opaque)
+        self._opaque = held.opaque
+        return await self.downgrade(held.since)
+
+    @property
+    def shard(self) -> str:
+        """The shard's id."""
+        return self._machine.shard
+
+    async def downgrade(self, since: Frontier) -> Frontier:
+        """Release all times before ``since``; return the since it holds (the hold never goes back).
+
+        Raises `FencedError` if a newer epoch holds it.
+        """
+        return await self.settled(since, await self._machine.commit(self.command(since)))
+
+    def command(self, since: Frontier) -> Command[Downgraded | OpaqueMismatch]:
+        """Return the command that `downgrade` would commit (for `downgrade_many`); pass its answer to `settled`."""
+        expected = self._opaque
+        return lambda state: compare_and_downgrade(state, self._reader, expected, self._epoch, since)
+
+    async def settled(self, since: Frontier, answer: Downgraded | OpaqueMismatch) -> Frontier:
+        """Record the answer of a `command`, and retry it if need be; returns and raises as `downgrade`."""
+        match answer:
+            case Downgraded(stands):
+                self._opaque = self._epoch
+                self.since = join((self.since, stands))  # another coroutine may have moved it on meanwhile
+                return stands
+            case OpaqueMismatch(opaque, _) if opaque > self._epoch:
+                raise self._fenced(opaque)
+            case OpaqueMismatch(opaque, _):
+                # Our own downgrade, whose answer was lost, or one of an older epoch: this owner may take the hold.
+                self._opaque = opaque
+                return await self.downgrade(since)
+
+    async def expire(self) -> None:
+        """Release the hold for good.  Raises `FencedError` if a newer epoch holds it."""
+        outcome = await self._machine.commit(lambda state: expire_critical(state, self._reader, self._opaque))
+        if outcome is not None:
+            raise self._fenced(outcome.opaque)
+
+    def _fenced(self, opaque: int) -> FencedError:
+        return FencedError(
+            f"fenced: hold {self._reader!r} on shard {self._machine.shard!r} is epoch {opaque}'s, not {self._epoch}'s"
+        )
+
 
 POLL_S_MIN: Final = 1.2
 POLL_S_MAX: Final = 16.0
@@ -274,3 +438,44 @@ def contents(
         b for b in state.batches if b.parts and not Frontier(upper) <= b.lower and not b.upper <= Frontier(lower)
     )
     return Contents(state.shard, schema, overlapping, lower, upper, advance, half, seqno=state.seqno)
+
+
+T = TypeVar("T")
+REPLANS_MAX: Final = 8
+"""How often a reader may be overtaken by compaction and collection before it gives up."""
+
+
+async def read_definitely(
+    engine: Reads, handle: ReadHandle, plan: Callable[[], Awaitable[Contents]]
+) -> tuple[Contents, Rows]:
+    """Return the contents that ``plan`` (a call of ``handle``) plans, with their rows; see `definitely`."""
+    return await definitely(handle, plan, engine.read)
+
+
+async def definitely(
+    handle: ReadHandle, plan: Callable[[], Awaitable[Contents]], read: Callable[[Contents], Awaitable[T]]
+) -> tuple[Contents, T]:
+    """Return the contents that ``plan`` (a call of ``handle``) plans, with what ``read`` finds; plan anew if overtaken.
+
+    Raises:
+        AsOfError: the time is no longer readable; or compaction overtook every attempt.
+        CorruptionError: a part that the newest state names is missing or damaged.
+    """
+    wanted = await plan()
+    for _ in range(REPLANS_MAX):
+        try:
+            return wanted, await read(wanted)
+        except CorruptionError:
+            handle.release(wanted)
+            await handle.refresh()
+            again = await plan()
+            if again.batches == wanted.batches:
+                handle.release(again)
+                handle.metrics.corruption_errors += 1
+                raise
+            wanted = again
+    handle.release(wanted)
+    raise AsOfError(
+        f"{handle.name!r} was compacted and collected {REPLANS_MAX} times while it was read without a hold; "
+        "read it under a lease"
+    )

@@ -15,9 +15,9 @@ import msgspec
 import xxhash
 
 from strandline.errors import CorruptionError, InvalidUsage, StoreError
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, StageRequest
-from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.read import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
@@ -31,7 +31,7 @@ from strandline.persist.shard.batch import (
 )
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.state import AppendOutcome, ShardState, UpperMismatch
-from strandline.store.blob import Blob
+from strandline.store.protocols import Blob
 from strandline.store.seal import Kind, crc32c, seal, unseal
 
 SCHEMA: Final = "records"

@@ -4,7 +4,7 @@ A codec turns Python updates into parts and parts into updates.  `RowCodec` is t
 reads rows of a Spark schema, so the collection is like all others.  `ValueCodec` is for the program's own values: the
 program's functions turn them into bytes, and only it can read them.
 
-A codec's ``name`` and ``words`` are kept with the collection's name (`names.py`): opening it with others is refused.
+A codec's ``name`` and ``words`` are kept with the collection's name (`register.py`): opening it with others is refused.
 If the encoding changes, the name must change.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time, given_time, whole
+from strandline.frontier import Frontier, as_time, given_time, whole
 from strandline.persist.handles.contents import Contents, Merger, RowJobs, StageRequest
 from strandline.persist.handles.records import (
     Bounds,
@@ -30,7 +30,7 @@ from strandline.persist.handles.records import (
 )
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged, as_batch
-from strandline.store.blob import Blob
+from strandline.store.protocols import Blob
 
 V = TypeVar("V")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.errors import FencedError, InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX, Staged
 from strandline.persist.shard.evolution import evolve
 from strandline.persist.shard.machine import Command, Machine

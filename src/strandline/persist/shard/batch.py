@@ -8,6 +8,15 @@ content.
 `Digest` is Σ diff × hash(row), time excluded, in two 64-bit lanes.  It is a group homomorphism from multisets: equal
 contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about
 times.
+
+The keys of a shard's objects in Blob: a key alone shows what an object is and when it was begun.
+
+    <shard>/parts/<ms>-<id>/…       the parts of one batch; <ms>: when it was begun, by the shard's walltime
+    <shard>/rollup/<seqno>-<id>     a rollup
+    <shard>/doomed/<ms>-<id>        a list of objects that nothing names now, to be deleted at <ms>
+    scratch./<ms>-<id>/…            rows that a process has put aside; no shard's segment has a point
+
+A key is never reused.
 """
 
 from __future__ import annotations
@@ -18,7 +27,8 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time
+from strandline.frontier import EMPTY, MINIMUM, Frontier, as_time
+from strandline.store.protocols import segment
 
 INLINE_PART_BYTES_MAX: Final = 16 << 10
 INLINE_SHARD_BYTES_MAX: Final = 256 << 10
@@ -215,3 +225,38 @@ class Batch(msgspec.Struct, frozen=True):
             if isinstance(part, InlinePart):
                 total += len(part.data)
         return total
+
+
+def shard_prefix(shard: str) -> str:
+    """Return the prefix of all keys of a shard."""
+    return f"{segment(shard)}/"
+
+
+def parts_prefix(shard: str) -> str:
+    """Return the prefix of the keys of a shard's parts."""
+    return f"{segment(shard)}/parts/"
+
+
+def rollups_prefix(shard: str) -> str:
+    """Return the prefix of the keys of a shard's rollups."""
+    return f"{segment(shard)}/rollup/"
+
+
+def doomed_prefix(shard: str) -> str:
+    """Return the prefix of the keys of a shard's lists of doomed objects."""
+    return f"{segment(shard)}/doomed/"
+
+
+def scratch_prefix() -> str:
+    """Return the prefix of the keys of what processes have put aside: of no shard, and of use to its writer alone."""
+    return "scratch./"
+
+
+def named_time(prefix: str, key: str) -> int | None:
+    """Return the number in ``key`` right after ``prefix``: a time, or a rollup's seqno; None if there is none.
+
+    >>> named_time("s/parts/", "s/parts/1700-b-7/part.parquet"), named_time("s/parts/", "s/parts/7/x")
+    (1700, None)
+    """
+    number, dash, _ = key.removeprefix(prefix).partition("-")
+    return int(number) if key.startswith(prefix) and dash and number.isascii() and number.isdigit() else None

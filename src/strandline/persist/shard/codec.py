@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.shard.batch import Batch, BlobPart, Digest, InlinePart, KeyRange, Part, Staged, Window
 from strandline.persist.shard.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
 from strandline.store.seal import Kind, refuse_future, seal, unseal, version_key

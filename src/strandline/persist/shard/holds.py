@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from strandline.frontier.antichain import EMPTY, Frontier, join
+from strandline.frontier import EMPTY, Frontier, join
 from strandline.persist.shard.state import Downgraded, Leased, ShardState, since_of
 
 LEASE_MS: Final = 15 * 60 * 1000

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from strandline.frontier.antichain import MINIMUM
+from strandline.frontier import MINIMUM
 from strandline.persist.shard.batch import NOTHING, Batch
 from strandline.persist.shard.state import ShardState
 

@@ -14,8 +14,6 @@ Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` e
 The values of this room are msgspec structs.  They behave as frozen dataclasses do, and are made in a tenth of the time:
 each commit makes dozens of them, and opening a shard makes hundreds.
 
-Long because every change of a shard's state is here, so that its laws have one place.
-
 Laws: `persist/shard/invariants.py`.
 """
 
@@ -28,9 +26,18 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, join, meet
-from strandline.persist.shard.batch import NOTHING, Batch, BlobPart, Digest, Part, Staged, as_batch
-from strandline.persist.shard.objects import named_time, parts_prefix
+from strandline.frontier import EMPTY, MINIMUM, Frontier, as_time, join, meet
+from strandline.persist.shard.batch import (
+    NOTHING,
+    Batch,
+    BlobPart,
+    Digest,
+    Part,
+    Staged,
+    as_batch,
+    named_time,
+    parts_prefix,
+)
 
 FIRST_SEQNO: Final = 1
 WRITERS_MAX: Final = 64

@@ -36,7 +36,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join
+from strandline.frontier import TIME_MAX, Frontier, as_time, join
 from strandline.persist.shard.batch import (
     INLINE_SHARD_BYTES_MAX,
     NOTHING,

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, given_time
+from strandline.frontier import Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.names import Named, Names
-from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.read import SinceHandle
+from strandline.persist.handles.register import Named, Names
 from strandline.persist.handles.updates import Codec, Update, given_diff
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.together.stream import StreamReader

@@ -6,15 +6,13 @@ Calls take effect in the order in which they were made, over all collections of 
 pending calls for one collection share one commit.  A call is done when its effect is durable.  A written update is
 durable then, but no read shows it before its time is sealed.
 
-Nothing runs in the background: awaiting a call also performs the calls queued before it (`calls.py`).  If the store
+Nothing runs in the background: awaiting a call also performs the calls queued before it (`unsealed.py`).  If the store
 does not answer, the await raises `Indeterminate` or `Unavailable`.  Awaiting any call then retries the same commit,
 with the same token, before any later call.  So no call is skipped or done twice, and a process that stops has done a
 prefix of its calls.  A call that is never awaited is done with a later one, or by `stop`.
 
 Trap: the caller chooses the times.  A write at a time that any writer has sealed is refused (`InvalidUsage`), and later
 calls go on.  Sealing is monotone: sealing less than is sealed does nothing.
-
-Long because a writer and a reader of one collection share its queue and its names.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from strandline.errors import CollectionError, DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
-from strandline.frontier.antichain import EMPTY, Frontier, given_time
+from strandline.frontier import EMPTY, Frontier, given_time
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
@@ -35,14 +33,16 @@ from strandline.persist.handles.updates import Codec, Update, bounds_of, content
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import InlinePart, Staged
 from strandline.persist.shard.state import Fenced, ShardState
-from strandline.persist.together.calls import Call, Line, Run
 from strandline.persist.together.unsealed import (
     OWNER,
     Allow,
+    Call,
+    Line,
     Outcome,
     Pour,
     Poured,
     Refused,
+    Run,
     Seal,
     Step,
     Straddling,

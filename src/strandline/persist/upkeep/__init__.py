@@ -1,3 +1,3 @@
 """Upkeep: what keeps shards short, and what looks at them."""
 
-__all__ = ["collect", "inspect"]
+__all__ = ["collect"]

@@ -19,6 +19,19 @@ nothing: no key is used twice, and a key that no version names is never named ag
 first commits a mark: parts begun before it can never be appended from then on, so the sweep deletes no part that an
 append still needs.  Parts that a transaction has committed and not yet appended hold the mark back.  The mark is also
 committed to the transaction logs, so no transaction can commit a part begun before it from then on.
+
+Dropping a shard: it is closed, and the holds of its critical readers are released.
+
+A lease keeps what it holds.  Once no lease is left, `holds.release_past` moves since to the end, and the collector
+empties the shard.
+
+Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
+first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
+
+A shard described for operators: its state, its holds, and where its bytes are.  Read-only.
+
+Bytes are *live* (the newest version names them), *held* (only older living versions or a list of doomed objects name
+them), or *leaked* (nothing names them, and nothing will).
 """
 
 from __future__ import annotations
@@ -30,17 +43,36 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, InvalidUsage
+from strandline.frontier import EMPTY, Frontier
 from strandline.persist.shard import codec
-from strandline.persist.shard.batch import BlobPart, Part
+from strandline.persist.shard.batch import (
+    BlobPart,
+    KeyRange,
+    Part,
+    doomed_prefix,
+    named_time,
+    parts_prefix,
+    rollups_prefix,
+)
 from strandline.persist.shard.holds import LEASE_MS, expire_overdue, release_past, seqno_held
 from strandline.persist.shard.machine import SCAN_LIMIT, Command, Machine
-from strandline.persist.shard.objects import doomed_prefix, named_time, parts_prefix, rollups_prefix
-from strandline.persist.shard.state import Rollup, ShardState, drop_rollups, finalize, mark_swept
-from strandline.store.blob import Blob
+from strandline.persist.shard.state import (
+    Append,
+    Critical,
+    Fenced,
+    Rollup,
+    ShardState,
+    append,
+    drop_rollups,
+    finalize,
+    mark_swept,
+    since_of,
+)
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus, Versioned
+from strandline.store.protocols import Blob, Consensus, Versioned
 from strandline.store.seal import Kind, seal, unseal
 
 DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
@@ -348,3 +380,120 @@ def _keys(parts: Iterable[Part]) -> Iterable[str]:
             yield part.key
             if part.sidecar:
                 yield part.sidecar
+
+
+DROPPED: Final = "dropped"
+"""The critical reader that a dropped shard gets, so that it counts as given up even if it had no other."""
+
+
+def retire(state: ShardState, epoch: int, token: str) -> tuple[ShardState, Fenced | None]:
+    """Close the shard, and move every critical hold to the end; None once that is done."""
+    if epoch < state.epoch:
+        return state, Fenced(state.epoch)
+    assert not state.unsealed, f"shard {state.shard!r} is a stream: its client drops it"
+    if state.tombstone or (state.upper.empty and DROPPED in state.criticals):
+        return state, None
+    after = state
+    if not state.upper.empty:
+        after, _ = append(state, Append(DROPPED, token, epoch, (), state.upper, EMPTY, state.owner))
+    held = {reader: Critical(EMPTY, hold.opaque) for reader, hold in state.criticals.items()}
+    after = replace(after, criticals={**held, DROPPED: Critical(EMPTY, epoch)})
+    return replace(after, since=since_of(after)), None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """One batch of the trace.  ``sort``: as `Batch`; ``keys``: the bounds of its parts that have them, in order."""
+
+    lower: Frontier
+    upper: Frontier
+    since: Frontier
+    rows: int
+    diffs: int
+    errors: int
+    parts: int
+    inline_bytes: int
+    blob_bytes: int
+    sort: tuple[str, ...]
+    keys: tuple[tuple[int | str | None, int | str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A reader whose hold since cannot pass.  ``seqno``, ``lease_left_ms``: None for a critical reader."""
+
+    name: str
+    since: Frontier
+    opaque: int | None = None
+    seqno: int | None = None
+    lease_left_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Objects and bytes in Blob, by whether a version names them; ``inline``: bytes kept in the state itself."""
+
+    inline: int
+    live: int
+    held_objects: int
+    leaked_objects: int
+    leaked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A shard at its newest version.  ``holders``: the one that holds since back comes first."""
+
+    state: ShardState
+    batches: tuple[BatchSummary, ...]
+    holders: tuple[Holder, ...]
+    versions: int
+    bytes: Bytes
+
+
+async def inspect(machine: Machine, collector: Collector, blob: Blob, held: Collection[str] = ()) -> Inspection:
+    """Inspect a shard that is open.  ``held``: parts that other durable objects name (`Collector.leaked`)."""
+    leaked = await collector.leaked(held)  # lists before it reads the state
+    state = machine.state
+    alive = await collector.named()
+    live = {part.key: part.size for part in state.parts if isinstance(part, BlobPart)}
+    others = {part.sidecar for part in state.parts if isinstance(part, BlobPart)} | {r.key for r in state.rollups}
+    sizes = [len(await blob.get(key) or b"") for key in leaked]
+    return Inspection(
+        state,
+        tuple(_summary(state)),
+        tuple(_holders(state)),
+        len(await collector.versions()),
+        Bytes(state.inline_bytes, sum(live.values()), len(alive - live.keys() - others), len(leaked), sum(sizes)),
+    )
+
+
+def _summary(state: ShardState) -> list[BatchSummary]:
+    return [
+        BatchSummary(
+            batch.lower,
+            batch.upper,
+            batch.since,
+            batch.rows,
+            batch.diffs,
+            batch.errors,
+            len(batch.parts),
+            batch.inline_bytes,
+            sum(part.size for part in batch.parts if isinstance(part, BlobPart)),
+            batch.sort,
+            tuple((keys.least, keys.greatest) for part in batch.parts if (keys := _key_range(part)) is not None),
+        )
+        for batch in state.batches
+    ]
+
+
+def _key_range(part: Part) -> KeyRange | None:
+    return part.keys if isinstance(part, BlobPart) else None
+
+
+def _holders(state: ShardState) -> list[Holder]:
+    found = [Holder(name, held.since, opaque=held.opaque) for name, held in state.criticals.items()]
+    for name, lease in state.leased.items():
+        left = max(0, lease.beat_ms + LEASE_MS - state.walltime_ms)
+        found.append(Holder(name, lease.since, seqno=lease.seqno, lease_left_ms=left))
+    return sorted(found, key=lambda holder: (holder.since.empty, holder.since.at or 0, holder.name))

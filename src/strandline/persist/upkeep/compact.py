@@ -1,6 +1,6 @@
 """Compaction of one shard: the writer whose commit makes a merge due carries it out.
 
-`Compactor.keep_up` is maintenance (`persist/shard/upkeep.py`): it runs after a commit and carries out the merges that
+`Compactor.keep_up` is maintenance (`persist/shard/machine.py`): it runs after a commit and carries out the merges that
 `trace.due` returns, until none is due.  A merge that fails is still due at the next commit.
 
 A large merge takes seconds, and a commit should not.  If ``apart`` is set, `keep_up` skips large merges, and the
@@ -19,13 +19,13 @@ from typing import Final
 
 from strandline.algebra.schema import Schema
 from strandline.errors import StoreError, StrandlineError
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier, as_time
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier, as_time
 from strandline.persist.handles.contents import Contents, Half, Merger, StageRequest
 from strandline.persist.shard.batch import NOTHING, Batch, BlobPart, Staged
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.trace import Merge, MergeOutcome, Plan, Stale, apply_merge, due, everything
-from strandline.store.blob import Blob
+from strandline.store.protocols import Blob
 
 MERGES_MAX: Final = 32
 """How many merges one commit carries out at most: more are due only after upkeep has failed for long."""

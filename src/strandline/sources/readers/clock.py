@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import DURATION_MS, option
 from strandline.persist.handles.contents import Rows
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.sources.reader import ReaderKind, Records, Surroundings, TakenBack, side_by_side
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from strandline.errors import CorruptionError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier import Frontier, as_time
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from strandline.algebra.csv_header import first_record
-from strandline.algebra.formats import FileFormat
-from strandline.algebra.stored import struct_text
+from strandline.algebra.messages import FileFormat
+from strandline.algebra.stored import first_record, struct_text
 
 SAMPLE_BYTES: Final = 32 << 20
 """How much of a file is looked at."""
@@ -133,7 +132,7 @@ def of_csv(
     ``declared``: the columns that are known, as `FirstRecord.names` takes them.  ``only``: of these columns alone, of
     which there are some, and of all their values.
 
-    >>> from strandline.algebra.formats import Encoding
+    >>> from strandline.algebra.messages import Encoding
     >>> found = of_csv(lambda: pa.BufferReader(b"id,city,n\n1,Delft,NA\n2,Gh,7\n"), FileFormat(Encoding.CSV))
     >>> found.columns, found.null
     ([('id', 'bigint'), ('city', 'string'), ('n', 'bigint')], 'NA')

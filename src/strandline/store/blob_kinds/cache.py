@@ -36,8 +36,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from strandline.errors import ConfigError, CorruptionError
-from strandline.store.blob import Blob
-from strandline.store.keys import check_key
+from strandline.store.protocols import Blob, check_key
 from strandline.store.seal import Kind, seal, unseal
 
 LOOKS_PER_BUDGET: Final = 8

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from strandline.errors import ConfigError, Determinate, Indeterminate, InvalidUsage, is_full
-from strandline.store.keys import SEGMENT_CHARS_MAX, check_key, check_prefix, is_key
+from strandline.store.protocols import SEGMENT_CHARS_MAX, check_key, check_prefix, is_key
 
 T = TypeVar("T")
 

@@ -22,9 +22,8 @@ import obstore
 from obstore import exceptions
 
 from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable, first_line
-from strandline.store.blob import Tagged
 from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
-from strandline.store.keys import check_key, check_prefix
+from strandline.store.protocols import Tagged, check_key, check_prefix
 
 T = TypeVar("T")
 

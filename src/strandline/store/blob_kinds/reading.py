@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from strandline.errors import InvalidUsage
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.protocols import Blob, Committed, CompareAndSet, Mismatch, Versioned
 
 
 class ReadingBlob:

@@ -32,17 +32,17 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from strandline.errors import Determinate, Indeterminate, StoreError
-from strandline.store.blob import ObjectStore
-from strandline.store.consensus import (
+from strandline.store.protocols import (
+    SEGMENT_CHARS_MAX,
     SEQNO_MAX,
     Committed,
     CompareAndSet,
     Mismatch,
+    ObjectStore,
     Versioned,
     check_limit,
     check_truncation,
 )
-from strandline.store.keys import SEGMENT_CHARS_MAX
 from strandline.store.seal import Kind, seal, unseal
 
 T = TypeVar("T")

@@ -20,8 +20,6 @@ or the server cancels it; a server that does not answer within twice that time c
 
 Warning: a failover to an asynchronous standby loses acknowledged commits.  Promote only synchronous standbys.
 
-Long because the SQL, its failures and its connections are one promise.
-
 Source: PostgreSQL's manual, "Read Committed Isolation Level".
 """
 
@@ -49,7 +47,9 @@ from strandline.errors import (
     Unavailable,
     first_line,
 )
-from strandline.store.consensus import (
+from strandline.store.consensus_kinds import SCHEMA_DEFAULT
+from strandline.store.postgres_forms import FORMS
+from strandline.store.protocols import (
     SEQNO_MAX,
     Committed,
     CompareAndSet,
@@ -58,8 +58,6 @@ from strandline.store.consensus import (
     check_limit,
     check_truncation,
 )
-from strandline.store.consensus_kinds import SCHEMA_DEFAULT
-from strandline.store.postgres_forms import FORMS
 from strandline.store.secret import Secret
 
 T = TypeVar("T")

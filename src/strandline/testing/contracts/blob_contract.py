@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.store.blob import Blob, ObjectStore
+from strandline.store.protocols import Blob, ObjectStore
 
 T = TypeVar("T")
 OpenBlob: TypeAlias = Callable[[], Blob]

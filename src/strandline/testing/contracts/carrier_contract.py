@@ -15,7 +15,7 @@ import pytest
 
 from strandline.errors import Disconnected, ProtocolViolation
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX, Carrier
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 BIG: Final = bytes(range(256)) * 20_000
 """5 MB: more than any intermediate buffer holds."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 
 from strandline.errors import Indeterminate, InvalidUsage
-from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.protocols import SEQNO_MAX, Committed, CompareAndSet, Consensus, Mismatch, Versioned
 
 T = TypeVar("T")
 APPENDERS = 6

@@ -8,8 +8,6 @@ small Arrow table of updates (the columns of `SCHEMA`, perhaps ``__error``, and 
         def engine(self, tmp_path): ...
         @pytest.fixture
         def load(self, engine): return engine.from_arrow
-
-Long because an author subclasses one suite.
 """
 
 from __future__ import annotations
@@ -27,17 +25,16 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from strandline.algebra.judged import have_values
+from strandline.algebra.messages import TAKES_BACK
 from strandline.algebra.nodes import Failing, Filter, Get, Project
 from strandline.algebra.scalar import Scalar, scalar
 from strandline.algebra.scalar import columns as as_they_are
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.frontier import TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.shard.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
-from strandline.plane.engine import Engine
-from strandline.plane.reading import Errors
+from strandline.plane import Engine, Errors
 
 T = TypeVar("T")
 Load: TypeAlias = Callable[[pa.Table, Schema], Rows]

@@ -1,6 +1,6 @@
 """The contract of `Engine.keyed`, as a test suite; fixtures as `engine_contract` says.
 
-Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes.keyed_spec`.
+Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes`.
 `history` makes random records from a seed.
 """
 
@@ -21,12 +21,12 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from strandline.algebra.keyed import GONE, KEPT, NOTHING_KEPT, ORDER, key_of
+from strandline.algebra.messages import GONE, KEPT, NOTHING_KEPT, ORDER, key_of
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Half, Rows
-from strandline.plane.engine import Engine
-from strandline.sources.envelopes.keyed_spec import changed, normal
+from strandline.plane import Engine
+from strandline.sources.envelopes import changed, normal
 from strandline.testing.contracts.engine_contract import WAYS, Load, contents, request
 
 Row: TypeAlias = dict[str, Any]

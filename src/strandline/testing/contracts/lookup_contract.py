@@ -14,14 +14,12 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from strandline.algebra.conditions import Comparison, Condition
-from strandline.algebra.first import First, Order
-from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.nodes import Filter, First, Get, Order, Project
+from strandline.algebra.scalar import Comparison, Condition, scalar
 from strandline.algebra.scalar import columns as as_they_are
-from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.persist.shard.batch import Staged
-from strandline.plane.engine import Engine
+from strandline.plane import Engine
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, Load, contents, errors, request, table, updates
 
 SPREAD = Schema((Column("n", "int"), Column("m", "decimal(9,2)"), Column("d", "date"), Column("t", "timestamp")))

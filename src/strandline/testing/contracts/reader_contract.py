@@ -18,11 +18,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
-from strandline.frontier.gauge import Offsets
-from strandline.plane.engine import Engine
+from strandline.frontier import Offsets
+from strandline.plane import Engine
 from strandline.sources.kinds import TakesBounds
 from strandline.sources.reader import Keyed, SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice

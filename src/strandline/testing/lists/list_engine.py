@@ -3,8 +3,6 @@
 It keeps the engine's contract.  Plans are evaluated row by row (`list_plans`), over the expressions that
 `list_expressions` knows; for a query that only Spark can run, a test passes a Python function.  Parts are msgpack in
 the given Blob.  Every call computes at once, so a frame is a value; only the Blob suspends.
-
-Long because it is one class, with every call of `Engine`.
 """
 
 from __future__ import annotations
@@ -24,14 +22,12 @@ import pyarrow as pa
 import xxhash
 from msgspec.structs import replace
 
-from strandline.algebra.conditions import Condition
-from strandline.algebra.first import First
-from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.nodes import Node
+from strandline.algebra.messages import GONE, KEPT, ORDER, cancelled
+from strandline.algebra.nodes import First, Node
+from strandline.algebra.scalar import Condition
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
-from strandline.algebra.undecoded import cancelled
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.frontier import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
@@ -44,10 +40,9 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
-from strandline.plane.described import Described
-from strandline.plane.reading import Differences, Errors
-from strandline.sources.envelopes.keyed_spec import changed
-from strandline.store.blob import Blob
+from strandline.plane import Described, Differences, Errors
+from strandline.sources.envelopes import changed
+from strandline.store.protocols import Blob
 from strandline.testing.lists.list_plans import Plans, Query
 
 Row = dict[str, Any]
@@ -122,7 +117,7 @@ def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
 
 
 class ListEngine:
-    """`plane.engine.Engine` over lists, with parts in ``blob``.
+    """`plane.Engine` over lists, with parts in ``blob``.
 
     ``queries``: a function for each query without a plan, by its text.
     """

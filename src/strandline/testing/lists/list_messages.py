@@ -16,8 +16,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandline.algebra import notation, types
-from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import (
+    DIGITS_MAX,
+    GONE,
+    KEPT,
+    LONG_NAME,
+    NAME_CHARS_MAX,
+    NO_OBJECT,
+    ORDER,
+    TOO_DEEP,
+    TOO_LONG,
     Coding,
     MessageEncoding,
     MessageFormat,
@@ -29,8 +37,7 @@ from strandline.algebra.messages import (
 )
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
-from strandline.algebra.undecoded import DIGITS_MAX, LONG_NAME, NAME_CHARS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
-from strandline.engine.files.values import Refused, named, sent_of
+from strandline.engine.files.avro import Refused, named, sent_of
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.testing.lists.list_engine import Listed

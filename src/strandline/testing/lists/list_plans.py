@@ -40,9 +40,8 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CollectionError, InvalidUsage
-from strandline.sources.envelopes.keyed_spec import changed
-from strandline.testing.lists.list_casts import cast, in_range
-from strandline.testing.lists.list_expressions import Evaluator, evaluator_of, has_value
+from strandline.sources.envelopes import changed
+from strandline.testing.lists.list_expressions import Evaluator, cast, evaluator_of, has_value, in_range
 
 Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[Any, ...]

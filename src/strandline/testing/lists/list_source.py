@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from strandline.algebra.messages import TAKES_BACK
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Plain, Records, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from strandline.options import understood
-from strandline.sources.readers.postgres.connected.bounded import parameters
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.psycopg_server import parameters
 
 
 def session(options: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:

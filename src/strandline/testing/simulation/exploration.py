@@ -6,16 +6,114 @@ since its last start (its code is a function of that), the late effects, and the
 
 Trap: differences that the key of a state leaves out are not searched.  Time must stand still, each actor must have its
 own ids, and actors may share only the stores.
+
+The sources of a simulation's choices: a seed, a list, or all possible lists.
+
+A run of the simulation is a function of its choices: small integers, each one of ``0 .. n - 1``, each requested by a
+label.  So a list replays a failing run, a shorter list may be a smaller example, and small worlds can be searched
+exhaustively.
+
+Two kinds of label: ``fault:<what>`` asks whether a fault happens, and 0 means no; any other label chooses among equal
+alternatives.
+
+Two-level rates as in FoundationDB's buggify: a fault is first switched on or off for the whole run, and those that are
+on then fire at a rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from strandline.errors import InvalidUsage
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.choices import FAULT
+
+FAULT: Final = "fault:"
+"""The prefix of every label for which 0 means that no fault happens."""
+
+FAULT_RATES: Final = (0.0, 0.02, 0.1, 0.3)
+"""How often a run's faults fire; the seed chooses one of these rates."""
+SWITCHED_ON: Final = 0.5
+"""How likely a fault is to be enabled at one label in one run."""
+FOCUS_RATE: Final = 0.5
+"""How often faults fire at the site that a run focuses on, to find bugs that need repeated failures."""
+assert all(0 <= rate < 1 for rate in (*FAULT_RATES, FOCUS_RATE)), "at rate 1 nothing ever gets done"
+
+
+class Seeded:
+    """Choices from a random generator: faults at rates drawn first (swarm testing), all else evenly.
+
+    The caller passes the generator, so that a seed reproduces the run: ``Seeded(random.Random(17))``.
+    ``focus``: the site at which all faults fire at `FOCUS_RATE`, whether enabled or not.
+    """
+
+    def __init__(self, rng: random.Random, focus: str = "") -> None:
+        self._random = rng.random
+        self._focus = FAULT + focus
+        self._rate = FAULT_RATES[int(rng.random() * len(FAULT_RATES))]
+        self._on: dict[tuple[str, int], list[int]] = {}
+
+    def __call__(self, label: str, n: int) -> int:
+        """Return one of ``0 .. n - 1``."""
+        if not label.startswith(FAULT):
+            return int(self._random() * n)
+        if label == self._focus and self._random() < FOCUS_RATE:
+            return int(self._random() * n)
+        on = self._on.get((label, n))
+        if on is None:
+            on = [value for value in range(1, n) if self._random() < SWITCHED_ON]
+            self._on[label, n] = on
+        if not on or self._random() >= self._rate:
+            return 0
+        return on[int(self._random() * len(on))]
+
+
+class Listed:
+    """Choices from a list, then zeros.  Every list of integers is a legal run: values are taken modulo ``n``."""
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._choices = iter(choices)
+
+    def __call__(self, label: str, n: int) -> int:
+        """Return one of ``0 .. n - 1``."""
+        return next(self._choices, 0) % n
+
+
+def every_list() -> Iterator[Choose]:
+    """Yield the choices of one run after another, until every list of choices has been used once.
+
+    Use each for one whole run before you request the next, because the requests of the run decide the next list.
+
+    >>> [(choose("a", 2), choose("b", 2)) for choose in every_list()]
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+    Raises:
+        InvalidUsage: a run made other requests after the same choices, so it is not a function of them.
+    """
+    asked: list[tuple[int, str, int]] = []  # value, label, n: the odometer, and the meaning of its digits
+    while True:
+        position = 0
+
+        def choose(label: str, n: int) -> int:
+            nonlocal position
+            if position == len(asked):
+                asked.append((0, label, n))
+            value, before, bound = asked[position]
+            if (before, bound) != (label, n):
+                raise InvalidUsage(f"choice {position} was {before!r} of {bound}, and is now {label!r} of {n}")
+            position += 1
+            return value
+
+        yield choose
+        while asked and asked[-1][0] + 1 == asked[-1][2]:
+            asked.pop()
+        if not asked:
+            return
+        value, label, n = asked[-1]
+        asked[-1] = (value + 1, label, n)
+
 
 LAND: Final = FAULT + "land"
 """Whether a late effect lands now: a choice of the moment, and no additional fault."""

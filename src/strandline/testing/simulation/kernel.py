@@ -4,7 +4,7 @@ Actors are coroutines.  When an actor awaits a store, the clock, or anything els
 `IoPoint`, which describes an I/O and does nothing.  The kernel picks the next actor and the `Fate` of its point: the
 I/O is done, done without an answer to the caller, done later, lost or refused; or the actor crashes before or after it,
 or is paused.  There is no event loop, no thread and no socket, and nothing is random: a run is a function of its
-choices (`strandline.testing.simulation.choices`).
+choices (`strandline.testing.simulation.exploration`).
 
 An actor may begin calls that run beside it (`Simulation.beside`).  They are a *process* with it: each is scheduled like
 an actor, all of them crash together, and those that are left end with the actor.
@@ -15,8 +15,6 @@ Every run guarantees:
 - An I/O with `Fate.LATE` may happen at any later step, even after its caller saw it fail, retried, crashed or ended.
 - Each step takes `STEP_MS` of simulated time; time jumps only when all actors sleep.
 - After ``calm_after`` steps no more faults happen: a run that does not end then within ``steps_max`` never ends.
-
-Long because one loop decides every fate, and a replay depends on the order of its choices.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage, StrandlineError
-from strandline.store.beside import Call, Inline, Running
+from strandline.store.clock import Call, Inline, Running
 from strandline.store.unreliable import Choose, Outcome
-from strandline.testing.simulation.choices import FAULT
+from strandline.testing.simulation.exploration import FAULT
 
 T = TypeVar("T")
 
@@ -188,7 +186,7 @@ class _Actor:
 
 
 class _Beside:
-    """A call that runs beside an actor: see `strandline.store.beside.Running`."""
+    """A call that runs beside an actor: see `strandline.store.clock.Running`."""
 
     def __init__(self, actor: _Actor) -> None:
         self._actor = actor

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, TIME, Column
 from strandline.errors import DefinitionError, SourceError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Keyed, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.reclock import Slice

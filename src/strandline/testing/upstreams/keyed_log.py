@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.sources.reader import Keyed, ReaderKind, Records, Surroundings
 from strandline.sources.reclock import NOTHING_READ, Slice
 

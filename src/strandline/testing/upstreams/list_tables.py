@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from strandline.algebra.keyed import GONE, ORDER
+from strandline.algebra.messages import GONE, ORDER
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Keyed, Records, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice

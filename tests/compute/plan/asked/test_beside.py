@@ -10,19 +10,25 @@ from typing import TypeVar
 
 import pytest
 
-from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Filter, Get, Node, Project, Reduce, UnionAll
+from strandline.algebra.nodes import Filter, Get, Node, Project, Reduce, UnionAll, joined
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import Column, Schema
-from strandline.compute.plan.asked.beside import answered
-from strandline.compute.plan.asked.growth import STEP_NODES_MAX, STEP_NODES_STORED, nodes_of, shared_parts, step_nodes
-from strandline.compute.plan.asked.pieces import LEVELS_MAX, WHOLE_NODES_MAX, Pieces
+from strandline.compute.plan.asked import (
+    LEVELS_MAX,
+    STEP_NODES_MAX,
+    STEP_NODES_STORED,
+    WHOLE_NODES_MAX,
+    Pieces,
+    answered,
+    nodes_of,
+    shared_parts,
+    step_nodes,
+)
 from strandline.compute.plan.scalars.remembered import MADE_MAX, Answers, RememberedAnalyst
 from strandline.compute.plan.view import PlannedView
-from strandline.compute.rehearsal import rehearse
-from strandline.compute.stage import split
+from strandline.compute.stage import rehearse, split
 from strandline.errors import DefinitionError, RepeatedColumn
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 from strandline.wiring.loop import Threads
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.algebra.nodes import Get, Join, Reduce
 from strandline.algebra.scalar import scalar
-from strandline.compute.plan.key import key
+from strandline.compute.plan.matching import key
 
 
 def grouped(name: str, *keys: str) -> Reduce:

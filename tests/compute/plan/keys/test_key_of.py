@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from strandline.algebra.nodes import Get, Key, Opaque
-from strandline.compute.plan.keys.key_of import key_of
+from strandline.compute.plan.keys import key_of
 
 T: Final = Get("t", tuple((name, name) for name in ("k", "j", "col", "arr")))
 U: Final = Get("u", tuple((name, name) for name in ("k", "x", "arr", "t")))

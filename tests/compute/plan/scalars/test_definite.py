@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from strandline.compute.plan.scalars.definite import refuse_indefinite, refuse_unordered
-from strandline.compute.plan.scalars.definite_functions import DEFINITE
-from strandline.compute.plan.sql.dialect import parse
-from strandline.compute.plan.sql.functions import INDEFINITE
+from strandline.compute.plan.scalars.definite import DEFINITE, refuse_indefinite, refuse_unordered
+from strandline.compute.plan.sql import INDEFINITE, parse
 from strandline.engine.session.reach import BARRED
 from strandline.errors import DefinitionError
 

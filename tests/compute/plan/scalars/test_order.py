@@ -6,7 +6,7 @@ import pytest
 from sqlglot import exp
 
 from strandline.compute.plan.scalars.order import complete_cuts
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.errors import DefinitionError
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from strandline.algebra.doubts import Doubt, DoubtKind
+from strandline.algebra.scalar import Doubt, DoubtKind
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.scalars.remembered import SIZE_MAX, Answers, RememberedAnalyst
 from strandline.errors import DefinitionError, Position, RepeatedColumn
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_assembly import ListAnalyst
 
 ORDERS = {"orders": Schema((Column("id", "bigint"), Column("price", "double")))}
 SQL = "SELECT id FROM orders"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.compute.plan.scalars.scope import Field, Scope
+from strandline.compute.plan.scalars.context import Field, Scope
 
 QUERIES: Final = {
     "distinct rows": "SELECT count(DISTINCT *) AS n FROM shops",

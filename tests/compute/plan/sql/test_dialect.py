@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from strandline.algebra.scalar import text
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql import parse
 from strandline.errors import DefinitionError
 
 EXPRESSIONS: Final = (

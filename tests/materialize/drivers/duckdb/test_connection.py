@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.types import Atom
-from strandline.materialize.drivers.duckdb.connection import DuckDBConnection
-from strandline.materialize.drivers.sql.connection import Staged
-from strandline.materialize.drivers.sql.text import Sql
+from strandline.materialize.drivers.duckdb.file import DuckDBConnection
+from strandline.materialize.drivers.sql.connection import Sql, Staged
 from strandline.materialize.spool import Spool
 
 

@@ -20,16 +20,13 @@ from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.driver import require_all
-from strandline.materialize.drivers.duckdb.connection import DuckDBConnection
-from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
-from strandline.materialize.drivers.duckdb.file import LOCK_WAIT_S, DuckDBFile
-from strandline.materialize.drivers.duckdb.kind import KIND
+from strandline.materialize.drivers.duckdb.file import LOCK_WAIT_S, DuckDBConnection, DuckDBFile
+from strandline.materialize.drivers.duckdb.kind import KIND, DuckDBDialect
 from strandline.materialize.drivers.sql import checkpoints
-from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError
+from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Sql
 from strandline.materialize.drivers.sql.driver import SqlDriver
-from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec

@@ -13,9 +13,9 @@ from tests.materialize.drivers.kafka.topics_under_test import Topics
 
 from kafka_server import KafkaServer
 from strandline.errors import Unavailable
-from strandline.materialize.drivers.kafka import writer
-from strandline.materialize.drivers.kafka.writer import Writer
-from strandline.store.system import SystemClock
+from strandline.materialize.drivers.kafka import driver
+from strandline.materialize.drivers.kafka.driver import Writer
+from strandline.store.clock import SystemClock
 from strandline.testing.contracts.drivers.push_contract import PushWorld
 
 pytestmark = [pytest.mark.server, pytest.mark.time_limit(600)]
@@ -26,7 +26,7 @@ BACK_SECONDS_MAX = 240
 @pytest.fixture
 def topics(kafka_broker: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topics]:
     """A cluster without topics; a broker that is away is given up soon."""
-    monkeypatch.setattr(writer, "TRIES_MAX", 1)
+    monkeypatch.setattr(driver, "TRIES_MAX", 1)
     seen = Topics(kafka_broker)
     yield seen
     kafka_broker.revive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.materialize.drivers.kafka.progress import (
+from strandline.materialize.drivers.kafka.client import (
     CHECKPOINT,
     OPENED,
     Beginning,

@@ -25,8 +25,8 @@ from strandline.materialize.drivers.kafka.options import Compression, KafkaEndpo
 from strandline.materialize.protocol.messages import DELETE, EXISTS, Load, StartCommit, Store
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.options import understood
+from strandline.store.clock import SystemClock
 from strandline.store.secret import Secret
-from strandline.store.system import SystemClock
 
 pytestmark = pytest.mark.server
 

@@ -9,10 +9,10 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, Topic
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from kafka_server import KafkaServer
+from strandline.materialize.drivers.kafka.client import Progress, Record
 from strandline.materialize.drivers.kafka.driver import KafkaDriver
 from strandline.materialize.drivers.kafka.kind import KIND
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint
-from strandline.materialize.drivers.kafka.progress import Progress, Record
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
 from strandline.testing.contracts.drivers.push_contract import Pushed
 from strandline.testing.topics import SILENT

@@ -12,8 +12,7 @@ from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 
 import mariadb_server as mariadb
 from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
-from strandline.materialize.drivers.mariadb.dialect import MariaDBDialect
-from strandline.materialize.drivers.mariadb.kind import MariaDBTarget
+from strandline.materialize.drivers.mariadb.kind import MariaDBDialect, MariaDBTarget
 from strandline.options import understood
 from strandline.testing.contracts.drivers.driver_contract import HOSTILE
 from strandline.testing.doubles import HandClock

@@ -19,10 +19,9 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.mariadb import database
 from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
-from strandline.materialize.drivers.mariadb.dialect import MariaDBDialect
-from strandline.materialize.drivers.mariadb.kind import MariaDBTarget
-from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.materialize.drivers.sql.text import Sql
+from strandline.materialize.drivers.mariadb.kind import MariaDBDialect, MariaDBTarget
+from strandline.materialize.drivers.sql.connection import Sql
+from strandline.materialize.drivers.sql.driver import SqlSession
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.options import understood
 from strandline.testing.contracts.drivers.world import World, advance_through, write_history

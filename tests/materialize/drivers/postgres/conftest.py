@@ -12,8 +12,7 @@ from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 
 from postgres_server import PostgresDatabase, PostgresServer
 from strandline.materialize.drivers.postgres.database import PostgresDatabase as Database
-from strandline.materialize.drivers.postgres.dialect import PostgresDialect
-from strandline.materialize.drivers.postgres.kind import PostgresTarget
+from strandline.materialize.drivers.postgres.kind import PostgresDialect, PostgresTarget
 from strandline.options import understood
 from strandline.testing.doubles import HandClock
 from strandline.testing.hostile import HOSTILE

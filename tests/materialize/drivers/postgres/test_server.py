@@ -17,10 +17,10 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.driver import DriverSpec
 from strandline.materialize.drivers.postgres import database
-from strandline.materialize.drivers.postgres.dialect import PostgresDialect
+from strandline.materialize.drivers.postgres.kind import PostgresDialect
 from strandline.materialize.drivers.sql import evolution
+from strandline.materialize.drivers.sql.connection import Sql
 from strandline.materialize.drivers.sql.driver import SqlDriver
-from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.protocol.messages import Open
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import World, advance_through, write_history

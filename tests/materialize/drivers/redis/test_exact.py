@@ -10,8 +10,8 @@ import pytest
 from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 
 from redis_server import RedisServer
-from strandline.materialize.drivers.redis.exact import Marks
 from strandline.materialize.drivers.redis.options import Form
+from strandline.materialize.drivers.redis.resources import Marks
 from strandline.materialize.drivers.redis.server import Server
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract

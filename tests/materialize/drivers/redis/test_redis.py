@@ -15,8 +15,8 @@ from redis_server import RedisServer
 from strandline.errors import DefinitionError, FencedError, StrandlineError
 from strandline.materialize.driver import Applied
 from strandline.materialize.drivers.redis import resources
-from strandline.materialize.drivers.redis.left import Left
 from strandline.materialize.drivers.redis.options import Form
+from strandline.materialize.drivers.redis.resources import Left
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.testing.contracts.drivers.coming_and_going import PEOPLE
 from strandline.testing.contracts.drivers.driver_contract import DriverContract

@@ -9,8 +9,7 @@ from typing import Any
 from strandline.materialize.driver import DriverSpec, Session
 from strandline.materialize.drivers.sql.connection import Database
 from strandline.materialize.drivers.sql.dialect import Dialect
-from strandline.materialize.drivers.sql.driver import SqlDriver
-from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.driver import SqlDriver, SqlSession
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
 
 _COPIES = count()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import Unavailable
-from strandline.materialize.drivers.sql.again import ATTEMPTS_MAX, begun_anew
-from strandline.materialize.drivers.sql.connection import OutcomeUnknownError
+from strandline.materialize.drivers.sql.connection import ATTEMPTS_MAX, OutcomeUnknownError, begun_anew
 from strandline.testing.doubles import HandClock
 from strandline.testing.simulation.kernel import run_sync
 

@@ -17,9 +17,9 @@ from tests.materialize.drivers.sql.endpoint import SqlEndpoint, driver_of
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
-from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
+from strandline.materialize.drivers.sql.driver import SqlSession
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
+from strandline.materialize.drivers.sqlite.kind import SQLiteDialect
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract

@@ -11,15 +11,12 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import CorruptionError, Unavailable
-from strandline.materialize.drivers.staged.applying import Applier
-from strandline.materialize.drivers.staged.keys import KeyIndex
-from strandline.materialize.drivers.staged.shape import shape_of
+from strandline.materialize.drivers.staged.applying import Applier, Entry, KeyIndex, Work, owner_of, writer_of
 from strandline.materialize.drivers.staged.stage import Stage
-from strandline.materialize.drivers.staged.table import Change, Lake, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, Work, owner_of, writer_of
+from strandline.materialize.drivers.staged.table import Change, Lake, Snapshot, Table, shape_of
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange
-from strandline.materialize.wire.hashing import key_hashes, within
+from strandline.materialize.wire.tuples import key_hashes, within
 from strandline.testing.doubles import CountingIds
 
 BINDING = Binding("v", "t", ("k",), Schema((Column("k", "bigint"), Column("x", "string"))))

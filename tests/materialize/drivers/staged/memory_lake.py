@@ -15,8 +15,7 @@ from strandline.materialize.driver import Constraint, ConstraintKind, DriverSpec
 from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.session import StagedSession
-from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
-from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.materialize.drivers.staged.table import Change, Piece, Shape, Snapshot, arrow_schema
 from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.testing.doubles import CountingIds

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.staged.driver import StagedDriver
-from strandline.materialize.drivers.staged.shape import DELETED
-from strandline.materialize.drivers.staged.table import Lake, Piece
+from strandline.materialize.drivers.staged.table import DELETED, Lake, Piece
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.testing.contracts.drivers.push_contract import (
     FOUR,

@@ -13,10 +13,8 @@ from tests.materialize.drivers.staged.late import BINDING, SCENARIOS, Hand, appl
 from tests.materialize.drivers.staged.memory_lake import MemoryFormat, MemoryLake
 
 from strandline.errors import DefinitionError
-from strandline.materialize.drivers.staged.applying import Applier
-from strandline.materialize.drivers.staged.keys import KeyIndex
+from strandline.materialize.drivers.staged.applying import Applier, KeyIndex, named, owner_of
 from strandline.materialize.drivers.staged.table import Lake, Snapshot
-from strandline.materialize.drivers.staged.work import named, owner_of
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Open, Opened, StartCommit, StartedCommit
 from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
 from strandline.problem import cases_of

@@ -14,10 +14,9 @@ from tests.materialize.drivers.staged.pushed_tables import AddedContract, Pushed
 from strandline.errors import StrandlineError
 from strandline.materialize.drivers.staged import driver as driver_module
 from strandline.materialize.drivers.staged import session as session_module
-from strandline.materialize.drivers.staged.applying import Applier
+from strandline.materialize.drivers.staged.applying import Applier, Entry
 from strandline.materialize.drivers.staged.session import StagedSession
 from strandline.materialize.drivers.staged.table import Change, Snapshot
-from strandline.materialize.drivers.staged.work import Entry
 from strandline.materialize.protocol.messages import Acknowledge, Acknowledged, Request, StartCommit
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.testing.contracts.drivers.driver_contract import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.materialize.wire.codec.messages import Request, Response
+from strandline.materialize.wire.codec import Request, Response
 
 LABELS = {"labels": [{"name": "app", "value": "x"}]}
 JOURNAL = {

@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 from tests.materialize.wire.codec.samples import SAMPLES
 
 from strandline.errors import ProtocolViolation
-from strandline.materialize.wire.codec import json_fields
-from strandline.materialize.wire.codec.framing import Codec
-from strandline.materialize.wire.codec.json import JsonCodec
-from strandline.materialize.wire.codec.messages import Checkpoint, Request, Response, said
-from strandline.materialize.wire.codec.proto import ProtoCodec
+from strandline.materialize.wire import codec as json_fields
+from strandline.materialize.wire.codec import Checkpoint, Codec, JsonCodec, ProtoCodec, Request, Response, said
 
 CODECS: list[Codec] = [ProtoCodec(), JsonCodec()]
 GOLDEN = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from strandline.materialize.wire.codec.messages import FILE, Request, Response
+from strandline.materialize.wire.codec import FILE, Request, Response
 from strandline.protofile import parse
 
 COMPILED = Path(__file__).parents[3] / "cases" / "flow.descriptor"

@@ -9,13 +9,11 @@ from tests.materialize.wire.codec.samples import CHECKPOINT
 from tests.materialize.wire.specs.bindings import NAMES
 
 from strandline.errors import ConfigError, CorruptionError
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier import TIME_MAX
 from strandline.materialize.protocol.task import NOTHING
 from strandline.materialize.protocol.task import Checkpoint as Times
-from strandline.materialize.wire.codec.json import JsonCodec
-from strandline.materialize.wire.codec.messages import Checkpoint, Request, Response
-from strandline.materialize.wire.codec.proto import ProtoCodec
-from strandline.materialize.wire.specs.checkpoints import EXPLICIT_ZERO, from_wire, kept, returned, to_wire
+from strandline.materialize.wire.codec import Checkpoint, JsonCodec, ProtoCodec, Request, Response
+from strandline.materialize.wire.specs import EXPLICIT_ZERO, from_wire, kept, returned, to_wire
 
 CODECS = (ProtoCodec(), JsonCodec())
 TIMES = st.dictionaries(NAMES, st.integers(0, TIME_MAX), max_size=4).map(

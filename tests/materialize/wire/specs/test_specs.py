@@ -13,15 +13,19 @@ from tests.materialize.wire.specs.bindings import bindings, tasks
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, DefinitionError, ProtocolViolation
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.wire.codec.json import JsonCodec
-from strandline.materialize.wire.codec.messages import Message, Request, Response
-from strandline.materialize.wire.codec.proto import ProtoCodec
-from strandline.materialize.wire.specs.collections import collection_spec
-from strandline.materialize.wire.specs.incoming import proposed_binding, task_of
-from strandline.materialize.wire.specs.outgoing import proposed, task_spec, version
-from strandline.materialize.wire.specs.resources import endpoint_config, resource_config
-from strandline.materialize.wire.specs.schemas import column_type
-from strandline.materialize.wire.specs.selection import Selection, select
+from strandline.materialize.wire.codec import JsonCodec, Message, ProtoCodec, Request, Response
+from strandline.materialize.wire.served import proposed_binding, task_of
+from strandline.materialize.wire.specs import (
+    Selection,
+    collection_spec,
+    column_type,
+    endpoint_config,
+    proposed,
+    resource_config,
+    select,
+    task_spec,
+    version,
+)
 
 TOKEN = re.compile(r"[A-Za-z0-9\-_+/.=%]{1,512}")
 SMALL = Binding(

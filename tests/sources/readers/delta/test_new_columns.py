@@ -14,7 +14,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import SourceError
 from strandline.sources.reader import ColumnsAdded
 from strandline.sources.readers.delta.kind import KIND
-from strandline.sources.readers.tabular.late import Noted
+from strandline.sources.readers.tabular import Noted
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.lists.list_engine import listed
 

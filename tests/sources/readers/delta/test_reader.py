@@ -19,11 +19,11 @@ from table_place import SCHEMA, TablePlace, read, table
 
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.problem import cases_of
 from strandline.sources.readers.delta.kind import KIND
-from strandline.sources.readers.delta.options import DeltaOptions
+from strandline.sources.readers.delta.log import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.secret import revealed

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.algebra.formats import Encoding
+from strandline.algebra.messages import Encoding
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.readers.files.local_folder import LocalFolder

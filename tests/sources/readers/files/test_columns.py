@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.messages import Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema, ddl_of
 from strandline.errors import Unavailable
 from strandline.sources.reader import ColumnsAdded, Surroundings
 from strandline.sources.readers import sampled
-from strandline.sources.readers.files.columns import NewColumns, header, held
+from strandline.sources.readers.files.discovery import NewColumns, header, held
 
 KNOWN: Final = Schema((Column("id", "bigint"), Column("city", "string")))
 CSV: Final = FileFormat(Encoding.CSV)

@@ -12,10 +12,10 @@ import pytest
 from tests.sources.readers.files.conftest import Directory, up_to
 
 from strandline.options import understood
-from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.options import FileOptions
 from strandline.sources.readers.files.reader import NOTICES_MAX
+from strandline.sources.readers.files.sequence import Completeness
 from strandline.sources.reclock import NOTHING_READ
 from strandline.testing.doubles import HandClock
 

@@ -17,7 +17,7 @@ from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.session import s3a
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.readers.files import object_folder

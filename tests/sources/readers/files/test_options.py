@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.messages import Encoding, FileFormat
 from strandline.errors import DefinitionError
 from strandline.options import understood
 from strandline.sources.readers.files.options import FileOptions

@@ -13,7 +13,7 @@ from iceberg_lake import IcebergLake
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.options import understood
-from strandline.sources.readers.iceberg import discovery
+from strandline.sources.readers.iceberg import table
 from strandline.sources.readers.iceberg import table as stored
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.wiring.registry import discover
@@ -62,7 +62,7 @@ def test_what_a_catalog_of_another_kind_fails_with_is_said(
     def fail(_: object) -> None:
         raise raised
 
-    for module in (discovery, stored):
+    for module in (table, stored):
         monkeypatch.setattr(module, "catalog_of", fail)
     place = {"catalog": kind, **({"uri": "thrift://h:1"} if kind == "hive" else {})}
     where = "glue catalog" if kind == "glue" else "hive catalog at thrift://h:1"

@@ -23,7 +23,7 @@ from table_place import SCHEMA, TablePlace, read, table
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergOptions

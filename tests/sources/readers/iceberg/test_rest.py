@@ -16,10 +16,10 @@ from table_place import SCHEMA, TablePlace
 from iceberg_server import TOKEN, IcebergServer
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.options import understood
-from strandline.sources.readers.iceberg import discovery
-from strandline.sources.readers.iceberg.discovery import find
+from strandline.sources.readers.iceberg import table
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergLooked
+from strandline.sources.readers.iceberg.table import find
 from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.wiring.registry import discover
 
@@ -89,8 +89,8 @@ def test_a_table_that_cannot_be_read_hides_no_other_one(iceberg_server: IcebergS
     shop = Shop(iceberg_server)
     old, gone = f"{shop.namespace}.old", f"{shop.namespace}.gone"
     shop.catalog.create_table(old, STORED, properties={"format-version": "1"})
-    names = discovery._names
-    monkeypatch.setattr(discovery, "_names", lambda *of: [*names(*of), (shop.namespace, "gone")])  # just dropped
+    names = table._names
+    monkeypatch.setattr(table, "_names", lambda *of: [*names(*of), (shop.namespace, "gone")])  # just dropped
     found = {each.name: each for each in looked(iceberg_server, table=shop.namespace)}
     assert found[shop.name].columns == SCHEMA
     assert not found[old].columns.columns

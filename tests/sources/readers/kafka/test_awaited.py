@@ -10,20 +10,19 @@ import pytest
 import registry_server
 from registry_server import RegistryServer
 from strandline.errors import Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import MessageDecoder
 from strandline.sources.readers.kafka import reader as reader_module
 from strandline.sources.readers.kafka import registry as registry_module
-from strandline.sources.readers.kafka.awaited import KEPT_MS, WAIT_MS, WAITS_MS_MAX, AwaitedSchemas
-from strandline.sources.readers.kafka.beginnings import Beginnings
+from strandline.sources.readers.kafka.broker import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
-from strandline.sources.readers.kafka.reader import KafkaReader
+from strandline.sources.readers.kafka.reader import KEPT_MS, WAIT_MS, WAITS_MS_MAX, AwaitedSchemas, KafkaReader
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.clock import SystemClock
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic

@@ -15,17 +15,16 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_server import PASSWORD, USER, KafkaServer
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
-from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span
+from strandline.sources.readers.kafka.broker import Beginnings, Ends, Message, OutOfRange, Span
 from strandline.sources.readers.kafka.client import CALL_SECONDS_MAX, KafkaBroker
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.clock import SystemClock
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.system import SystemClock
 from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed

@@ -11,7 +11,7 @@ import registry_server
 from kafka_server import KafkaServer
 from strandline.errors import SourceError, Unavailable
 from strandline.options import understood
-from strandline.sources.readers.kafka.discovery import Looked, find
+from strandline.sources.readers.kafka.kind import Looked, find
 
 
 def looked(**texts: str) -> Looked:

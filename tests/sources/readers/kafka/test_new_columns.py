@@ -14,12 +14,12 @@ import pytest
 import registry_server
 from registry_server import RegistryServer
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import ColumnsAdded, Surroundings
 from strandline.sources.readers.kafka import reader as reader_module
-from strandline.sources.readers.kafka.beginnings import Beginnings
+from strandline.sources.readers.kafka.broker import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.readers.kafka.registry import Registry

@@ -9,8 +9,7 @@ from strandline.algebra.messages import MessageEncoding, Metadata, Shape
 from strandline.connections.kafka import KafkaConnection, for_client, protocol
 from strandline.errors import ConfigError, DefinitionError
 from strandline.options import understood
-from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
-from strandline.sources.readers.kafka.settings import for_consumer, for_spark
+from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection, for_consumer, for_spark
 from strandline.store.secret import Secret, revealed
 
 LEAST = {"servers": "k:9092", "topic": "t"}

@@ -12,21 +12,18 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from strandline.frontier.antichain import meet
+from strandline.frontier import meet
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.sources import spec
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import PERIOD_MS, Ingestion
 from strandline.sources.readers.kafka import reader as reader_module
-from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.broker import Span
+from strandline.sources.readers.kafka.broker import Beginnings, Span
 from strandline.sources.readers.kafka.options import KafkaOptions
-from strandline.sources.readers.kafka.raw import Ranges
-from strandline.sources.readers.kafka.reader import KafkaReader
+from strandline.sources.readers.kafka.reader import KafkaReader, Ranges
 from strandline.sources.reclock import Binding
 from strandline.sources.remap import RemapShard
-from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

@@ -12,16 +12,14 @@ import pytest
 
 from strandline.algebra.messages import PARTITIONS_MAX
 from strandline.errors import FencedError, SourceError, Unavailable
-from strandline.frontier.antichain import Frontier
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Frontier, Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Rows
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, Plain
 from strandline.sources.readers.kafka import reader as reader_module
-from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.broker import Span, Topic
+from strandline.sources.readers.kafka.broker import Beginnings, Span, Topic
 from strandline.sources.readers.kafka.kind import KIND
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader

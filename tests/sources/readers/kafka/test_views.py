@@ -21,7 +21,7 @@ import strandline
 from kafka_server import PASSWORD, USER, KafkaServer
 from registry_server import RegistryServer
 from strandline.client.environment import Environment
-from strandline.sources.readers.kafka import awaited
+from strandline.sources.readers.kafka import reader
 
 pytestmark = [pytest.mark.server, pytest.mark.drawn(2)]
 names = count()
@@ -143,7 +143,7 @@ def test_avro_by_the_schemas_of_a_registry(
     town.env.tick(wait=True)
     assert "does not have the schema 77 yet" in town.env.status()["problems"]["s"]
     assert town.rows("SELECT * FROM s_errors") == []
-    monkeypatch.setattr(awaited, "WAIT_MS", 0)
+    monkeypatch.setattr(reader, "WAIT_MS", 0)
     town.env.tick(wait=True)
     (error,) = town.rows("SELECT * FROM s_errors")
     assert "77" in str(error)

@@ -11,14 +11,14 @@ import pytest
 from postgres_server import PostgresServer
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import SourceError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import Surroundings
-from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 from strandline.sources.readers.postgres.kind import KIND, opened
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of
+from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -12,12 +12,12 @@ from itertools import count
 import pytest
 from msgspec import structs
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import ColumnsAdded, Keyed, Surroundings
-from strandline.sources.readers.postgres import added, rewrites
+from strandline.sources.readers.postgres import added, slot
 from strandline.sources.readers.postgres.kind import opened, require_wider
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions
@@ -463,7 +463,7 @@ def test_a_reader_that_takes_one_column_for_another_is_noticed(planted, monkeypa
         monkeypatch.setattr(added, "doubted", lambda note, *_: note)
         monkeypatch.setattr(Reading, "_refuse_other", lambda *_: None)
     else:
-        monkeypatch.setattr(rewrites, "_others", _undoubted(rewrites._others))
+        monkeypatch.setattr(slot, "_others", _undoubted(slot._others))
     for identity in (Identity.FULL, Identity.DEFAULT):
         with pytest.raises(AssertionError):
             taken_for_another(identity, planted, b"x")

@@ -11,8 +11,8 @@ from psycopg.conninfo import make_conninfo
 
 from strandline.connections.postgres import Tls
 from strandline.options import understood
-from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, parameters
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.psycopg_server import BoundedConnection, parameters
 from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.server

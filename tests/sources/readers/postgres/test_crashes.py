@@ -14,7 +14,7 @@ from tests.sources.readers.postgres import test_looks_over_lists as looks
 from tests.sources.readers.postgres import test_reader_over_lists as laws
 from tests.sources.readers.postgres.test_reader_over_lists import SCHEMA, Place, rows
 
-from strandline.algebra.keyed import GONE
+from strandline.algebra.messages import GONE
 from strandline.algebra.schema import DIFF
 from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres import slot

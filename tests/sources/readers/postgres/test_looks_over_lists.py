@@ -13,14 +13,13 @@ import pytest
 from tests.sources.readers.postgres.test_reader_over_lists import Place, rows
 
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
-from strandline.sources.readers.postgres import kind
-from strandline.sources.readers.postgres.connected import statements
+from strandline.frontier import Offsets
+from strandline.sources.readers.postgres import kind, statements
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.readers.postgres.server import SlotStanding
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refuse
 
 from strandline.algebra.schema import ERROR
 from strandline.errors import SourceError, Unavailable
-from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres import statements
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 pytestmark = pytest.mark.server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.sources.readers.postgres.conftest import SCHEMA, Place, after, begin, refused, rows
 
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError
 from strandline.sources.reader import Keyed, TakenBack

@@ -11,10 +11,10 @@ from itertools import count
 import pytest
 from msgspec import structs
 
-from strandline.algebra.keyed import GONE
+from strandline.algebra.messages import GONE
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.client import PersistClient
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, TakenBack

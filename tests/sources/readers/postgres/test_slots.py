@@ -13,13 +13,13 @@ from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refuse
 
 from strandline.errors import Unavailable
 from strandline.options import understood
-from strandline.sources.readers.postgres.connected import psycopg_server, statements
-from strandline.sources.readers.postgres.connected.bounded import parameters
+from strandline.sources.readers.postgres import psycopg_server, statements
 from strandline.sources.readers.postgres.kind import released
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.psycopg_server import parameters
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.system import SystemClock
+from strandline.store.clock import SystemClock
 from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server

@@ -12,10 +12,10 @@ from itertools import count
 import pytest
 from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, rows
 
-from strandline.algebra.keyed import GONE
+from strandline.algebra.messages import GONE
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import Unavailable
-from strandline.sources.readers.postgres.connected import psycopg_server
+from strandline.sources.readers.postgres import psycopg_server
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 

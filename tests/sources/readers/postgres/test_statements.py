@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres import statements
 from strandline.sources.readers.postgres.kind import found_table
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.server import Published, SlotStanding, UpstreamColumn, UpstreamTable

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from strandline.algebra.keyed import GONE, KEPT
+from strandline.algebra.messages import GONE, KEPT
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.errors import SourceError
 from strandline.sources.reader import Keyed, TakenBack
 from strandline.sources.readers.postgres import pgoutput
 from strandline.sources.readers.postgres.ledger import ColumnNote, TableNote
 from strandline.sources.readers.postgres.pgoutput import Delete, Identity, Insert, Relation, RelationColumn, Update
-from strandline.sources.readers.postgres.rows.columns import table_of
+from strandline.sources.readers.postgres.row_values import table_of
 from strandline.sources.readers.postgres.server import Published, UpstreamColumn, UpstreamTable
 from strandline.sources.readers.postgres.tables import MOVED_AND_KEPT, Reading, Stops, noted
 

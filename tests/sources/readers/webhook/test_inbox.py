@@ -10,11 +10,10 @@ import pytest
 from webhook_place import NOW_MS, Post
 
 from strandline.errors import CorruptionError, FencedError, Indeterminate, SourceError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.persist.handles.records import Record
 from strandline.sources.readers.webhook import inbox as inboxes
-from strandline.sources.readers.webhook.inbox import Full, Request, Reused, Taken
-from strandline.sources.readers.webhook.kept import MESSAGE_BYTES
+from strandline.sources.readers.webhook.inbox import MESSAGE_BYTES, Full, Request, Reused, Taken
 from strandline.testing.simulation.kernel import run_sync
 
 

@@ -8,7 +8,7 @@ import pytest
 from webhook_place import NOW_MS, SCHEMA, NumberDecoder, Post
 
 from strandline.errors import FencedError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.sources.readers.webhook.inbox import Request
 from strandline.sources.readers.webhook.reader import PARTITION, WebhookReader
 from strandline.sources.readers.webhook.server import WebhookServer

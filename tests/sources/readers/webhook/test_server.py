@@ -12,9 +12,8 @@ import pytest
 from webhook_place import Post
 
 from strandline.errors import CorruptionError, FencedError, Unavailable
-from strandline.sources.readers.webhook.http import HEAD_BYTES_MAX, LINE_BYTES_MAX
 from strandline.sources.readers.webhook.inbox import Request
-from strandline.sources.readers.webhook.server import WebhookServer
+from strandline.sources.readers.webhook.server import HEAD_BYTES_MAX, LINE_BYTES_MAX, WebhookServer
 
 
 class Site:

@@ -1,3 +1,3 @@
 """Scalars: expressions and names of an author's query, and which of them are definite."""
 
-__all__ = ["analyst", "order", "remembered"]
+__all__ = ["context", "order", "remembered"]

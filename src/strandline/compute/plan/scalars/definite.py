@@ -1,10 +1,17 @@
 """Law D at the door: refuse a query whose value is not a function of its inputs.
 
-The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is where each entry counts: anywhere,
+The lists are `sql.INDEFINITE` and `DEFINITE`; here is where each entry counts: anywhere,
 except an array that is sorted at once, a list whose order is given, and a positional function inside a window (the
 planner completes both orders).
-What the text cannot tell, Spark's analysis of it tells (`algebra.doubts`): whether ``user`` is a column, whether a text
+What the text cannot tell, Spark's analysis of it tells (`algebra.scalar`): whether ``user`` is a column, whether a text
 becomes a time, what a collation calls equal.
+
+The functions of Spark that may stand in a view: each is a function of its arguments, or of the multiset of rows.
+
+Made from ``SHOW FUNCTIONS`` of Spark 4.3 without the operators and without `sql.INDEFINITE`, after each name had
+been looked at; Spark's own flag says too little (`first`, `mode` and `max_by` call themselves deterministic).  A test
+compares both lists with the Spark in use, so that a function that a new Spark brings is unlisted until it has been
+looked at, and refused until then.
 """
 
 from __future__ import annotations
@@ -17,20 +24,81 @@ from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from strandline.algebra.doubts import Doubt, DoubtKind, of_clock
-from strandline.compute.plan.scalars.definite_functions import DEFINITE, GRAMMAR
-from strandline.compute.plan.scalars.order import is_cut_by_row
-from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled, of_window
-from strandline.compute.plan.sql.dialect import Word, position, position_of, words
-from strandline.compute.plan.sql.functions import (
+from strandline.algebra.scalar import Doubt, DoubtKind, of_clock
+from strandline.compute.plan.scalars.order import is_cut_by_row, is_open_list, is_positional, is_settled, of_window
+from strandline.compute.plan.sql import (
     FOLDED,
     GATHERING,
     INDEFINITE,
     LISTING,
     ORDERED_BY_PARENT,
     POSITIONAL,
+    Word,
+    position,
+    position_of,
+    words,
 )
 from strandline.errors import DefinitionError, Position
+
+DEFINITE: Final = frozenset(
+    """
+    abs acos acosh add_months aes_decrypt aggregate and any approx_count_distinct approx_top_k_estimate array
+    array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
+    array_max array_min array_position array_prepend array_remove array_repeat array_size array_sort array_union
+    arrays_overlap arrays_zip ascii asin asinh assert_true atan atan2 atanh avg base64 between bigint bin binary
+    bit_and bit_count bit_get bit_length bit_or bit_xor bitmap_and_agg bitmap_bit_position bitmap_bucket_number
+    bitmap_construct_agg bitmap_count bitmap_or_agg bool_and bool_or boolean bround btrim cardinality case cast cbrt
+    ceil ceiling char char_length character_length chr coalesce collate collation concat concat_ws contains conv
+    convert_timezone cos cosh cot count count_if count_min_sketch crc32 csc cume_dist current_timezone date date_add
+    date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname
+    dayofmonth dayofweek dayofyear decimal decode degrees dense_rank div double e element_at elt encode endswith
+    equal_null every exists exp explode explode_outer expm1 extract factorial filter find_in_set flatten float floor
+    forall format_number format_string from_base32 from_csv from_json from_unixtime from_utc_timestamp from_xml get
+    get_json_object getbit greatest grouping grouping_id hash hex hll_sketch_estimate hll_union hmac hour hypot if
+    ifnull ilike in initcap inline inline_outer instr int is_valid_utf8 is_valid_variant is_variant_null isnan
+    isnotnull isnull jaro_winkler_similarity json_array_length json_object_keys json_tuple kll_sketch_get_n_bigint
+    kll_sketch_get_n_double kll_sketch_get_n_float kll_sketch_get_quantile_bigint kll_sketch_get_quantile_double
+    kll_sketch_get_quantile_float kll_sketch_get_rank_bigint kll_sketch_get_rank_double kll_sketch_get_rank_float
+    kll_sketch_to_string_bigint kll_sketch_to_string_double kll_sketch_to_string_float lag last_day lcase lead least
+    left len length levenshtein like ln locate log log10 log1p log2 lower lpad ltrim luhn_check make_date
+    make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_valid_utf8
+    make_ym_interval map map_concat map_contains_key map_entries map_filter map_from_arrays map_from_entries
+    map_keys map_values map_zip_with mask max md5 mean median min minute mod month monthname months_between
+    named_struct nanvl negative next_day not nth_value ntile nullif nullifzero nvl nvl2 octet_length or overlay
+    parse_json parse_url percent_rank percentile percentile_cont percentile_disc pi pmod posexplode posexplode_outer
+    position positive pow power printf quarter quote radians raise_error range rank reduce regexp regexp_count
+    regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr regr_count repeat
+    replace reverse right rint rlike round row_number rpad rtrim schema_of_csv schema_of_json schema_of_variant
+    schema_of_variant_agg sec second sentences sequence session_window sha sha1 sha2 shiftleft
+    shiftright shiftrightunsigned sign signum sin sinh size slice smallint some sort_array soundex space split
+    split_part sqrt st_asbinary st_geogfromwkb st_geomfromwkb st_setsrid st_srid stack startswith std stddev
+    stddev_pop stddev_samp str_to_map string struct substr substring substring_index sum tan tanh theta_difference
+    theta_intersection theta_sketch_estimate theta_union time time_bucket time_diff time_from_micros
+    time_from_millis time_from_seconds time_to_micros time_to_millis time_to_seconds time_trunc timestamp
+    timestamp_micros timestamp_millis timestamp_nanos timestamp_seconds tinyint to_base32 to_binary to_char to_csv
+    to_date to_json to_number to_time to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp
+    to_utc_timestamp to_varchar to_variant_object to_xml transform transform_keys transform_values translate trim
+    trunc try_add try_aes_decrypt try_avg try_divide try_element_at try_make_interval try_make_timestamp
+    try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json try_parse_url try_subtract
+    try_sum try_to_binary try_to_date try_to_number try_to_time try_to_timestamp try_url_decode try_validate_utf8
+    try_variant_array_append try_variant_get try_variant_insert try_variant_set tuple_difference_double
+    tuple_difference_integer tuple_difference_theta_double tuple_difference_theta_integer tuple_intersection_double
+    tuple_intersection_integer tuple_intersection_theta_double tuple_intersection_theta_integer
+    tuple_sketch_estimate_double tuple_sketch_estimate_integer tuple_sketch_summary_double
+    tuple_sketch_summary_integer tuple_sketch_theta_double tuple_sketch_theta_integer tuple_union_double
+    tuple_union_integer tuple_union_theta_double tuple_union_theta_integer typeof ucase unbase64 unhex unix_date
+    unix_micros unix_millis unix_nanos unix_seconds unix_timestamp upper url_decode url_encode validate_utf8 var_pop
+    var_samp variance variant_array_append variant_delete variant_explode variant_explode_outer variant_get
+    variant_insert variant_set variant_strip_nulls vector_cosine_similarity vector_inner_product vector_l2_distance
+    vector_norm vector_normalize weekday weekofyear when width_bucket window window_time xpath xpath_boolean
+    xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string xxhash64 year zeroifnull
+    zip_with
+    """.split()  # noqa: SIM905 - a list of five hundred names reads better as text
+)
+
+GRAMMAR: Final = ("timestampadd", "timestampdiff")
+"""Definite functions that Spark's grammar knows, and its registry does not."""
+
 
 _BARE: Final[dict[type[exp.Expr], str]] = {
     exp.CurrentDate: "current_date",
@@ -250,7 +318,7 @@ def _refuse_collation(what: str, doubt: Doubt) -> NoReturn:
 def refuse_unordered(query: exp.Expr, sql: str) -> None:
     """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
 
-    Where the planner understands a query it completes such orders itself (`order.top`, `windows.complete_windows`), and
+    Where the planner understands a query it completes such orders itself (`order.top`, `order.complete_windows`), and
     so it does for a LIMIT inside it (`order.complete_cuts`).
     """
     for node in query.walk():

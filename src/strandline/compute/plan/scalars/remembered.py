@@ -6,7 +6,7 @@ settings that change answers, the functions of the caller, and our code that ask
 the authority is the same.  Where Spark's answer to one question may change, it no longer does: a view that was accepted
 stays accepted, as it was planned.
 
-What is kept is `Answers`; who makes it durable is `controller/location/answers.py`.
+What is kept is `Answers`; who makes it durable is `controller/core.py`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
+from strandline.algebra.scalar import Doubt
 from strandline.algebra.schema import Column, Schema
-from strandline.compute.plan.asked.beside import require_asking
-from strandline.compute.plan.scalars.analyst import TypeAnalyst
+from strandline.compute.plan.asked import require_asking
+from strandline.compute.plan.scalars.context import TypeAnalyst
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
 

@@ -1,3 +1,3 @@
 """Changing: definitions that are there become others, and what reads them goes on."""
 
-__all__ = ["evolving", "order", "replacing"]
+__all__ = ["order", "replacing", "tables"]

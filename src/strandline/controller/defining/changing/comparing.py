@@ -1,4 +1,7 @@
-"""Comparing: what a definition says otherwise than what is there."""
+"""Comparing: what a definition says otherwise than what is there.
+
+Which columns a project's definition of a table or a source has besides those that are there.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from strandline.algebra.schema import Column, Schema
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.changing import rebinding
-from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.changing.replacing import meaning, same_query
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined, absolute
 from strandline.controller.defining.relocating import options_of
-from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.instances import CreateInstance
-from strandline.controller.language.placed import Kept
+from strandline.controller.language.clauses import INCLUDE, Kept
+from strandline.controller.language.instances import CreateIndex, CreateInstance
 from strandline.controller.language.statements import (
+    Create,
     CreateConnection,
     CreateMaterialization,
     CreateSource,
@@ -39,8 +42,54 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
     View,
+    made_with,
 )
 from strandline.controller.location.version import successor
+
+
+def more_columns(core: Ground, wanted: Create, present: Item) -> tuple[Column, ...]:
+    """Return the columns that a definition has besides those that are there; none if it differs otherwise."""
+    match wanted, present:
+        case CreateTable() | CreateSource() | CreateSourceTable(), Table() | Source() | SourceTable():
+            return gained(core, wanted, present) or ()
+        case _:
+            return ()
+
+
+def gained(
+    core: Ground, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed
+) -> tuple[Column, ...] | None:
+    """Return the columns that a table or a source lacks of its definition; None if it differs otherwise.
+
+    It may have those that it was given since it was created, which the definition need not say, nor in their order.
+    A source that gets columns by itself may have any others besides.  Columns of metadata stand where they were when
+    the source was created.  Names are compared without case.
+    """
+    said, options = _said(core, wanted)
+    there = {column.name.lower(): column.type for column in present.schema}
+    added = tuple(column for column in said if column.name.lower() not in there)
+    if any(there.get(column.name.lower(), column.type) != column.type for column in said):
+        return None
+    if on_error.evolves(options):
+        return added
+    metadata = {text.lower() for name, text in options.items() if name.startswith(INCLUDE)}
+    first = [column.name.lower() for column in made_with(present)]
+    named = [column.name.lower() for column in said]
+    ours, theirs = ([name for name in each if name not in metadata] for each in (named, first))
+    return added if ours[: len(theirs)] == theirs and set(first) <= set(named) else None
+
+
+def _said(core: Ground, wanted: CreateTable | CreateSource | CreateSourceTable) -> tuple[Schema, Mapping[str, str]]:
+    """Return the columns that a definition says, and the options."""
+    match wanted:
+        case CreateTable():
+            return core.assembly.analyst.parse_ddl(wanted.columns), {}
+        case CreateSource():
+            return sources.schema_of(core, wanted) or Schema(()), wanted.options
+        case CreateSourceTable():
+            source = core.catalog.one(wanted.source, SharedSource, "source")
+            options = {**core.catalog.source_options(source), **wanted.options}
+            return core.assembly.analyst.parse_ddl(wanted.columns), options
 
 
 def is_replaced(core: Ground, present: Item, defined: Defined) -> bool:

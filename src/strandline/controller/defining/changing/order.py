@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from strandline.compute.plan.sql.dialect import parse, relations, words
+from strandline.compute.plan.sql import parse, relations, words
 from strandline.controller.defining.project.settings import Defined
-from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.instances import CreateInstance
+from strandline.controller.language.instances import CreateIndex, CreateInstance
 from strandline.controller.language.statements import (
     CreateConnection,
     CreateMaterialization,

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from strandline.algebra.excerpt import within
+from strandline.algebra.notation import within
 from strandline.controller.commanded import binding_left, bindings
 from strandline.controller.defining import definitions
 from strandline.controller.defining.ground import Ground

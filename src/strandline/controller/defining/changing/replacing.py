@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from strandline.algebra.excerpt import within
-from strandline.compute.plan.sql.dialect import words
+from strandline.algebra.notation import within
+from strandline.compute.plan.sql import words
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions

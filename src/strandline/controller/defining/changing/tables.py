@@ -5,22 +5,31 @@ columns (``SELECT *``) reads those that there were (`View.narrowed`), until it i
 table itself gets the column.
 
 A table that a source feeds, and a source that is a collection, get columns in the same way; from then on they are read.
+
+Columns that upstreams have got, added by the controller itself where a source says so (``evolve 'add'``).
+
+An instance reports them, and reads nothing more of the collection until it has them.  They are added as ALTER … ADD
+COLUMN adds them (`tables.widen`).  A column that cannot be added leaves the collection where it is, with a problem that
+says why and what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 
-from strandline.algebra.excerpt import within
-from strandline.algebra.schema import RESERVED, Column, Schema, quote
+from strandline.algebra.notation import within
+from strandline.algebra.schema import RESERVED, Column, Schema, ddl_of, quote
 from strandline.controller.commanded import spec_of
+from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.ground import Ground
 from strandline.controller.language.altering import AddColumns, KeepHistory, Rename
-from strandline.controller.language.placed import Kept
+from strandline.controller.language.clauses import Kept
+from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog, unknown
 from strandline.controller.location.items import (
     Collected,
@@ -34,8 +43,12 @@ from strandline.controller.location.items import (
     kind_of,
 )
 from strandline.controller.location.version import successor
-from strandline.errors import DefinitionError
+from strandline.controller.writing import CATALOG
+from strandline.errors import ConfigError, DefinitionError, Unavailable
 from strandline.materialize.driver import require_all
+from strandline.persist.shard.patience import Deadline
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.reader import unknown_of
 
 
 async def add_columns(core: Ground, statement: AddColumns) -> None:
@@ -173,3 +186,61 @@ def _not_there(core: Ground, name: str) -> DefinitionError:
         return DefinitionError(f"{present.name!r} is a {kind_of(present)}, not a table")
     tables = (n for n, item in core.catalog.items.items() if isinstance(item, Table | SourceTable))
     return unknown("table", name, tables)
+
+
+COLUMNS_MAX: Final = 1_000
+"""With more columns than this a collection gets none by itself: its records have a field for each of many things."""
+
+UNADDED: Final = Problem(
+    "columns-not-added",
+    "upstream has columns that cannot be added here: {columns}: {why}",
+    Stopped.SOURCE,
+    (Way("go on without them", "{resets}"),),
+)
+
+
+async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadline: Deadline | None = None) -> int:
+    """Make a tick, as `Core.tick`; and another one whenever collections have got columns, which are read in it."""
+    time = await core.tick(ts, wait=wait, deadline=deadline)
+    while await add_reported(core):
+        time = await core.tick(wait=wait, deadline=deadline)
+    return time
+
+
+async def add_reported(core: Core) -> bool:
+    """Add the columns that were reported; return whether a collection has got any.  It is called between ticks.
+
+    A store that fails is a problem, and the next tick tries again.  Raises `FencedError`.
+    """
+    refused, any_added = dict[str, str](), False
+    for name, found in sorted(core.require_writing().running.report().added.items()):
+        item = core.catalog.find(name)
+        if not isinstance(item, Fed) or not on_error.evolves(core.catalog.source_options(item)):
+            continue
+        added = unknown_of(item.schema, [*item.schema, *found])
+        async with core.problems.of(CATALOG):
+            try:
+                if added:
+                    await _add(core, item, added)
+            except (DefinitionError, ConfigError, Unavailable) as error:
+                refused[name] = _refusal(core, item, added, error)
+            else:
+                any_added |= bool(added)
+    core.health.unadded = refused
+    return any_added
+
+
+async def _add(core: Core, item: Fed, added: Sequence[Column]) -> None:
+    if len(item.schema.columns) + len(added) > COLUMNS_MAX:
+        raise DefinitionError(f"it would have more than {COLUMNS_MAX} columns")
+    await widen(core, item, added)
+
+
+def _refusal(core: Core, item: Fed, added: Sequence[Column], error: Exception) -> str:
+    having = [item, core.catalog.find(item.source)] if isinstance(item, SourceTable) else [item]
+    resets = [
+        f"ALTER {'TABLE' if isinstance(each, SourceTable) else 'SOURCE'} {quote(each.name)} RESET (evolve)"
+        for each in having
+        if isinstance(each, Fed | SharedSource) and on_error.EVOLVE in each.options
+    ]
+    return UNADDED.said(columns=ddl_of(added), why=error, resets="; ".join(resets))

@@ -22,10 +22,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining import altering
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.definitions import create_view
-from strandline.controller.defining.trying.adopting import adopt
 from strandline.controller.defining.trying.making import Made
-from strandline.controller.defining.trying.scratch import Scratch
-from strandline.controller.defining.trying.trial import Trial
+from strandline.controller.defining.trying.trial import Scratch, Trial, adopt
 from strandline.controller.introspection.definition import definition
 from strandline.controller.language import statements
 from strandline.controller.language.altering import Alter

@@ -6,27 +6,36 @@ its sources use at once; the replicas of an instance; how long history is kept; 
 whether it gets columns by itself; more columns of a table or a source; the views of a materialization.  A view with
 another query is replaced: ticks compute the new one beside it (`changing/replacing.py`).  Anything else that is there
 already must be as the project says.  What the project does not mention is left alone.
+
+Handing over: a table of an endpoint goes from one materialization to another.
+
+Only one writes to a table.  Another one may have it as soon as the first has dropped its view, or, if the rows are
+taken out, once they are gone.
+
+Binding: all materializations of a project get the views of their definitions together.
+
+A table may go from one to another, whatever their files are called, or two may change tables.  So all of them drop
+views before one gets any, and one that would get a table too early waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 
-from strandline.controller.defining import altering, instances, sources
+from strandline.controller.defining import altering, creating, sources
 from strandline.controller.defining.changing import tables
-from strandline.controller.defining.changing.columns import more_columns
-from strandline.controller.defining.changing.comparing import changed, is_replaced
+from strandline.controller.defining.changing.comparing import changed, is_replaced, more_columns
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
-from strandline.controller.defining.changing.rebinding import rebinding, unbind
+from strandline.controller.defining.changing.rebinding import rebind, rebinding, unbind
 from strandline.controller.defining.changing.replacing import replace_views
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
-from strandline.controller.defining.trying.binding import added, bind, pair
 from strandline.controller.defining.trying.mistakes import WRONG, Mistake, Mistakes, require_command
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
@@ -39,7 +48,7 @@ from strandline.controller.language.statements import (
     CreateView,
 )
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import unknown
+from strandline.controller.location.catalog import Catalog, unknown
 from strandline.controller.location.items import (
     Connection,
     Fed,
@@ -52,8 +61,156 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
+from strandline.controller.location.on_error import OfDropped
 from strandline.controller.location.version import moves, successor
 from strandline.errors import DefinitionError, NoExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class Rebinding:
+    """A materialization, or one to be created, that has no bindings; the views that it drops, the tables that it gets.
+
+    The views are in lower case.
+    """
+
+    item: Materialization
+    drops: AbstractSet[str]
+    gets: AbstractSet[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """Who waits for whom, by names in lower case.
+
+    ``behind``: the others that have a table of each until they drop its view.  ``emptied``: those with a table that is
+    being emptied.  ``emptying``: of ``behind``, those that take the rows out then.
+    """
+
+    behind: Mapping[str, AbstractSet[str]]
+    emptied: AbstractSet[str]
+    emptying: Mapping[str, AbstractSet[str]]
+
+    def following(self, stay: Collection[str]) -> set[str]:
+        """Return the names of ``stay``, and of what is behind any of them."""
+        found = set(stay)
+        while more := {name for name, others in self.behind.items() if others & found} - found:
+            found |= more
+        return found
+
+    def later(self, stay: Collection[str]) -> set[str]:
+        """Return the names of what cannot change yet if ``stay`` does not."""
+        return self.following({*stay, *self.emptied, *(name for name, others in self.emptying.items() if others)})
+
+    def circling(self, stay: Collection[str]) -> set[str]:
+        """Return the names of those that cannot change ever: each waits until another of them has emptied a table."""
+        later = self.later(stay)
+        begun = {name for name, others in self.emptying.items() if others - later}
+        return later - self.following({*stay, *self.emptied, *begun})
+
+
+def handing(catalog: Catalog, rebindings: Mapping[str, Rebinding]) -> Handing:
+    """Return who waits for whom; ``rebindings``: what is to change, by names in lower case."""
+    behind: dict[str, set[str]] = {name: set() for name in rebindings}
+    emptying: dict[str, set[str]] = {name: set() for name in rebindings}
+    emptied = set()
+    for name, change in rebindings.items():
+        others = [other for other in catalog.of_kind(Materialization) if other.name.lower() != name]
+        claims = [(other, bound) for other in others for bound in change.item.claimed(other, change.gets)]
+        for other, bound in claims:
+            of = rebindings.get(other.name.lower())
+            if bound not in other.bindings:
+                emptied.add(name)
+            elif of is not None and bound.collection in of.drops:
+                behind[name].add(other.name.lower())
+                if of.item.common_options.on_drop is OfDropped.REMOVE:
+                    emptying[name].add(other.name.lower())
+    return Handing(behind, emptied, emptying)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The materializations that were ``created``; and those that wait, to be created or to get other views.
+
+    ``circling``: the names, in lower case, of those that wait for each other, and would for ever.
+    """
+
+    created: tuple[Defined, ...]
+    waiting: tuple[Defined, ...]
+    circling: AbstractSet[str]
+
+
+async def bind(
+    core: Ground, defined: Sequence[Defined], mistakes: Mistakes, waits: Callable[[Iterable[str]], bool]
+) -> Bound:
+    """Create materializations, and have those that are there list the views of their definitions, in a trial.
+
+    ``waits``: whether one of these collections comes later.  What gets it is left as it is, and so is what gets a table
+    that this one would have let go, or that is emptied first.  What is wrong is left as it is, too, and noted as one of
+    ``mistakes``; what gets a table of it is no mistake of its own.
+    """
+    before, epoch = core.catalog, core.require_writing().epoch
+    each_of = {each.statement.name.lower(): each for each in defined}
+    while True:
+        order, known = handing(before, await _rebindings(core, defined, mistakes)), len(mistakes.found)
+        for name in order.following({name for name, each in each_of.items() if mistakes.waits(each, before)}):
+            mistakes.lose(each_of[name])
+        tried = [each for each in defined if not mistakes.waits(each, before)]
+        stay = {each.statement.name.lower() for each in tried if waits(added(core, each))}
+        later = order.later(stay)
+        now = [each for each in tried if each.statement.name.lower() not in later]
+        made = [each for each in now if before.find(each.statement.name) is None]
+        for each in now:
+            async with mistakes.noted(core, each):
+                await _drop(core, each)
+        for each in now:
+            if not mistakes.waits(each, before):
+                async with mistakes.noted(core, each):
+                    await _add(core, each)
+        if len(mistakes.found) == known:
+            return Bound(tuple(made), tuple(each for each in tried if each not in now), order.circling(stay))
+        await core.catalogs.change(epoch, lambda _: before)
+
+
+def added(core: Ground, defined: Defined) -> list[str]:
+    """Return the views, in lower case, that a materialization lists in its definition and does not have."""
+    present, statement = pair(core, defined)
+    return [each.bind.collection.lower() for each in rebinding(present, statement)[1]]
+
+
+def pair(core: Ground, defined: Defined) -> tuple[Materialization, CreateMaterialization]:
+    """Return a materialization, and its definition; one that is to be created has no bindings."""
+    statement, present = defined.statement, core.catalog.find(defined.statement.name)
+    assert isinstance(statement, CreateMaterialization), "nothing else is bound"
+    if isinstance(present, Materialization):
+        return present, statement
+    return Materialization(statement.name, statement.endpoint, statement.options, (), ""), statement
+
+
+async def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistakes) -> dict[str, Rebinding]:
+    """Return what is to change, by names in lower case."""
+    found = {}
+    for each in defined:
+        item, statement = pair(core, each)
+        if not item.id and mistakes.waits(each, core.catalog):  # it is refused, and has no table for another one
+            continue
+        drops, adds = rebinding(item, statement)
+        views, tables = (frozenset(drop.collection for drop in drops), frozenset(add.bind.table for add in adds))
+        async with mistakes.noted(core, each):
+            on_error.common_to_all(item.name, item.options, on_error.MaterializationOptions)
+            found[item.name.lower()] = Rebinding(item, views, tables)
+    return found
+
+
+async def _drop(core: Ground, defined: Defined) -> None:
+    item, statement = pair(core, defined)
+    if drops := rebinding(item, statement)[0]:
+        await unbind(core, item, drops)
+
+
+async def _add(core: Ground, defined: Defined) -> None:
+    item, statement = pair(core, defined)
+    await (rebind(core, item, statement) if item.id else create(core, statement))
+    require_command(core, defined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +418,7 @@ async def _keep(core: Ground, present: Item, defined: Defined) -> None:
                     if isinstance(source := core.catalog.find(name), Source | SharedSource):
                         _resolve(core, source)
         case InstanceItem(), CreateInstance():
-            await instances.keep(core, present, statement)
+            await creating.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
             await altering.keep_options(core, present, defined)
             if not isinstance(present, SharedSource):

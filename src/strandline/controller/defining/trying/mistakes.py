@@ -24,7 +24,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.plane.asked import at_stage
+from strandline.plane import at_stage
 
 WRONG: Final = (DefinitionError, ConfigError, SourceError, Unavailable)
 """What is raised where a definition is wrong, or what it needs does not answer."""

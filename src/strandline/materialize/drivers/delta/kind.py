@@ -11,17 +11,15 @@ from typing import Final
 from strandline import extras
 from strandline.algebra.schema import shown
 from strandline.algebra.types import parse
-from strandline.connections.delta import DeltaKeys, check_scheme
+from strandline.connections.lake import DeltaKeys, check_scheme
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind, no_name
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
-from strandline.materialize.drivers.staged.shape import Shape
-from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.drivers.staged.table import Shape, Table
 from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.options import PLACE, TEXT, option
-from strandline.store.clock import Clock
-from strandline.store.system import SystemIds
+from strandline.store.clock import Clock, SystemIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

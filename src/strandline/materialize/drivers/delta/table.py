@@ -9,6 +9,10 @@ MERGE is not used.  deltalake parses its condition as SQL, which finds no column
 reads the whole table for a transaction that only adds rows, where here a commit names the staged files as they are.
 
 Source: the Delta transaction log protocol; deltalake's documentation.
+
+The columns of a Delta table: Spark's simple strings and the JSON of Delta's schema.
+
+Source: the Delta transaction log protocol, "Schema Serialization Format".
 """
 
 from __future__ import annotations
@@ -29,15 +33,81 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
+from strandline.algebra.schema import quote
+from strandline.algebra.types import Array, Atom, Decimal, Struct, Type, parse
 from strandline.errors import DefinitionError, Unavailable, first_line
-from strandline.materialize.drivers.delta.schemas import fields_json, schema_json, shape_of_json
 from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.place import ArrowPlace, LocalPlace, Place
-from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
-from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.materialize.drivers.staged.table import Change, Piece, Shape, Snapshot, arrow_schema
 from strandline.materialize.protocol.refusals import REFUSED, UNWRITABLE
 from strandline.store.clock import Clock
 from strandline.store.secret import Secret, revealed
+
+_TO_DELTA: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+_FROM_DELTA: Final = {theirs: ours for ours, theirs in _TO_DELTA.items()}
+
+
+def schema_json(shape: Shape) -> str:
+    """Return the schema of a table with these columns, all of which may be NULL.
+
+    >>> schema_json((("a", "bigint"),))
+    '{"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": true, "metadata": {}}]}'
+    """
+    return json.dumps(_struct([(name, parse(name, kind)) for name, kind in shape]))
+
+
+def fields_json(shape: Shape) -> list[str]:
+    """Return each column as the JSON of a field."""
+    return [json.dumps(each) for each in _struct([(name, parse(name, kind)) for name, kind in shape])["fields"]]
+
+
+def shape_of_json(text: str) -> Shape:
+    """Return the columns in a schema's JSON.
+
+    >>> shape_of_json(schema_json((("a", "array<struct<`b`:decimal(9,2)>>"), ("c", "timestamp_ntz"))))
+    (('a', 'array<struct<`b`:decimal(9,2)>>'), ('c', 'timestamp_ntz'))
+    >>> shape_of_json('{"fields": [{"name": "a", "type": "long", "nullable": false}]}')
+    (('a', 'bigint NOT NULL'),)
+    """
+    return tuple(
+        (each["name"], _text(each["type"]) + ("" if each["nullable"] else " NOT NULL"))
+        for each in json.loads(text)["fields"]
+    )
+
+
+def _struct(fields: list[tuple[str, Type]]) -> dict[str, Any]:
+    return {
+        "type": "struct",
+        "fields": [{"name": name, "type": _delta(kind), "nullable": True, "metadata": {}} for name, kind in fields],
+    }
+
+
+def _delta(kind: Type) -> Any:
+    match kind:
+        case Atom(name):
+            return _TO_DELTA.get(name, name)
+        case Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case Array(element):
+            return {"type": "array", "elementType": _delta(element), "containsNull": True}
+        case Struct(fields):
+            return _struct(list(fields))
+
+
+def _text(kind: Any) -> str:
+    match kind:
+        case str():
+            return _FROM_DELTA.get(kind, kind)
+        case {"type": "array", "elementType": element}:
+            return f"array<{_text(element)}>"
+        case {"type": "struct", "fields": fields}:
+            inner = (f"{quote(each['name'])}:{_text(each['type'])}" for each in fields)
+            return f"struct<{','.join(inner)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_text(key)},{_text(value)}>"
+        case _:
+            return json.dumps(kind)
+
 
 OWNER: Final = "strandlineOwner"
 """The property of a table that names the binding which fills it."""

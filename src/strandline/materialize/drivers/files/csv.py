@@ -15,7 +15,7 @@ from pyarrow import csv
 
 from strandline.algebra.types import Atom, Decimal, parse
 from strandline.materialize.drivers.staged.place import Place
-from strandline.materialize.drivers.staged.shape import aligned
+from strandline.materialize.drivers.staged.table import aligned
 
 SUFFIX: Final = ".csv"
 

@@ -20,14 +20,12 @@ from strandline.materialize.drivers.files.objects import LocalObjects, Objects
 from strandline.materialize.drivers.files.table import Encoding, FilesTable, Layout
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
-from strandline.materialize.drivers.staged.shape import Shape
-from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.drivers.staged.table import Shape, Table
 from strandline.materialize.protocol.holds import EVERYTHING, Days, Holds
 from strandline.options import DURATION_MS, PLACE, TEXT, one_of, option
 from strandline.store.blob_kinds.object_location import SCHEMES, ObjectLocation, StorageOptions
-from strandline.store.clock import Clock, Ids
+from strandline.store.clock import Clock, Ids, SystemIds
 from strandline.store.secret import Secret
-from strandline.store.system import SystemIds
 
 RETENTION: Final = "10m"
 CSV_HOLDS: Final = Holds("CSV", dates=Days(-12_687_063, 11_248_372, "dates and times of the years -32766 to 32766"))

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Final
 from strandline import extras
 from strandline.algebra.schema import shown
 from strandline.algebra.types import parse
-from strandline.connections.iceberg import IcebergCatalog, catalog_of, require_client
+from strandline.connections.lake import IcebergCatalog, catalog_of, require_client
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind, no_name
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
-from strandline.materialize.drivers.staged.shape import Shape
-from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.drivers.staged.table import Shape, Table
 from strandline.materialize.protocol.holds import Days, Holds
 from strandline.options import TEXT, option
-from strandline.store.clock import Clock
-from strandline.store.system import SystemIds
+from strandline.store.clock import Clock, SystemIds
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -79,7 +77,7 @@ class IcebergLake:
 
     def stored(self, shape: Shape) -> Shape:
         """See `Lake.stored`."""
-        from strandline.materialize.drivers.iceberg.schemas import stored
+        from strandline.materialize.drivers.iceberg.table import stored
 
         return stored(shape)
 

@@ -3,10 +3,10 @@
 Redis has no transactions that could hold rows and a checkpoint together for as long as a transaction takes, so a reader
 may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction: last
 write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.  What
-the server has lost of a session's writes, its next write finds out (`left.py`).
+the server has lost of a session's writes, its next write finds out (`resources.py`).
 
 With the option ``exact`` a replay leaves alone what was written already, and such a session is stopped here, too
-(`exact.py`).  Then rows that are reduced are right as well.
+(`resources.py`).  Then rows that are reduced are right as well.
 
 Laws: M2, at the end of each transaction; with ``exact`` M3 and M4.
 """
@@ -24,8 +24,8 @@ import xxhash
 from strandline.algebra.schema import Column
 from strandline.algebra.types import parse
 from strandline.errors import DefinitionError
-from strandline.materialize.answers import Answers
 from strandline.materialize.driver import (
+    Answers,
     Applied,
     Constraint,
     ConstraintKind,
@@ -35,18 +35,25 @@ from strandline.materialize.driver import (
     Validated,
 )
 from strandline.materialize.drivers.redis import resources
-from strandline.materialize.drivers.redis.exact import Marks, take
-from strandline.materialize.drivers.redis.left import Left, begin
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
-from strandline.materialize.drivers.redis.server import Change, Fence, Server
-from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
-from strandline.materialize.drivers.rows.identity import TRANSACTIONS, joined
+from strandline.materialize.drivers.redis.resources import Left, Marks, begin, take
+from strandline.materialize.drivers.redis.server import (
+    Change,
+    Fence,
+    Server,
+    documents,
+    hashes,
+    pattern,
+    row_keys,
+    rows_of,
+)
+from strandline.materialize.drivers.rows import TRANSACTIONS, joined
 from strandline.materialize.drivers.threads import to_its_end
-from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,
@@ -59,8 +66,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, MaterializationSpec
+from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, MaterializationSpec, StateUpdate
 
 NOTED_UNDER: Final = "range"
 """In the state of a session: under which key range the server has its note of the last transactions.

@@ -10,6 +10,26 @@ its resource and gives it up stays noted, so an older session of its task knows;
 ``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
 has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
 first, so if this number is there, all rows before it are; if it is less than that in the recovery log, rows are lost.
+
+What a session left on the server: each of its writes looks for it in the same step, and leaves the next.
+
+Redis may lose what it has acknowledged: a file that is written once a second, a replica that lags and is promoted, an
+operator's FLUSHALL.  Its client connects again by itself, so a session may not notice.  So each session keeps a token,
+with a number that each of its writes raises, in a hash of its own, ``strandline:left:…``.  A write watches that hash,
+and is refused unless the token is the one that the write before left.  Redis loses the newest writes first, so whatever
+is lost of the session, its newest token is lost as well.
+
+What makes each transaction be stored once: marks of the keys that it has written, and a fence of each resource.
+
+A transaction that was cut off is replayed, and reduces its rows with what is stored, which may be its own result
+already.  So each key is marked in the same step (MULTI) in which it is written or deleted, and a replay leaves marked
+keys as they are: it has the same changes, so what it would have stored is there.  The marks are a set for each resource
+and key range, ``strandline:stored:…``, named after the transaction; it is dropped once the recovery log has committed
+that.  Rows look as they do without marks.
+
+A process that was presumed dead may wake with a transaction that others have replayed and followed up.  So there is a
+hash for each resource, ``strandline:fence:…``, with the session of each key range.  A session that opens takes out all
+ranges that overlap its own; whatever writes a row watches the hash, and is refused once its session is not there.
 """
 
 from __future__ import annotations
@@ -20,13 +40,168 @@ from typing import Final
 
 import msgspec
 
-from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
-from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, STORED, drop_all
-from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost, refuse_sessions
-from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
-from strandline.materialize.drivers.redis.texts import pattern, prefix
-from strandline.materialize.protocol.refusals import FILLED_THERE, UNSUITED
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, StrandlineError, Unavailable
+from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server, pattern, prefix
+from strandline.materialize.protocol.refusals import FILLED_THERE, LOST, UNSUITED
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec, given_up, location_of
+from strandline.store.clock import SystemIds
+
+LEFT: Final = "strandline:left"
+SESSIONS: Final = "strandline:sessions"
+_FIELD: Final = b"at"
+_KEEPING: Final = "; with appendonly yes and appendfsync always it would have kept them"
+_BEFORE: Final = "\x1f"
+
+
+@dataclass(slots=True)
+class Left:
+    """The token of one session of ``task``; ``fills`` is what a message calls its rows."""
+
+    key: bytes
+    number: int
+    session: str
+    fills: str
+    task: str
+    writes: int = 0
+
+    def look(self) -> tuple[bytes, bytes]:
+        """Return the hash and the field that have the token."""
+        return self.key, _FIELD
+
+    def leave(self) -> Command:
+        """Return the command that leaves the next token."""
+        return ("HSET", self.key, _FIELD, self._token(self.writes + 1))
+
+    def was_left(self) -> None:
+        """Count a write that was done."""
+        self.writes += 1
+
+    def refusal(self, found: bytes | None, server: str) -> StrandlineError | None:
+        """Return why nothing may be written; None: ``found`` is the token that was left.
+
+        A write whose answer was lost may have been done: then its token is there.
+        """
+        if found == self._token(self.writes + 1):
+            self.was_left()
+        if found == self._token(self.writes):
+            return None
+        if found is not None and int(found.split(b"-")[0]) > self.number:
+            return FencedError(f"{self.fills} of {server} were taken over by another session")
+        return lost(server, self.fills, self.task)
+
+    def _token(self, writes: int) -> bytes:
+        return f"{self.number}-{self.session}-{writes}".encode()
+
+
+def lost(server: str, fills: str, task: str, more: str = "") -> CorruptionError:
+    """Return the error for rows that the server had acknowledged and does not have; ``more`` says how it is known."""
+    return CorruptionError(LOST.said(endpoint=server, what=fills, item=task, more=f"{more}{_KEEPING}"))
+
+
+def begin(server: Server, spec: MaterializationSpec, range_: KeyRange) -> Left:
+    """Leave the first token of a session.  Raises `FencedError` if one that was opened later has left its own."""
+    number = int(server.ask("INCR", SESSIONS))
+    location = location_of(spec.bindings[0].state_key) if spec.bindings else ""
+    key = _begin(location, spec.name) + str(range_).encode()
+    fills = ", ".join(f"the keys {binding.resource}:*" for binding in spec.bindings)
+    left = Left(key, number, SystemIds().fresh("session"), fills, spec.name)
+
+    def change(held: dict[bytes, bytes]) -> list[Command]:
+        newer = _FIELD in held and int(held[_FIELD].split(b"-")[0]) > number
+        if newer:
+            raise FencedError(f"{fills} of {server.name} were taken over by another session")
+        return [left.leave()]
+
+    server.exchange(key, change)
+    left.was_left()
+    return left
+
+
+def refuse_sessions(server: Server, task: str, location: str, fence: Fence) -> None:
+    """Have no session of ``task`` write again that has left a token, as long as ``fence`` stands.
+
+    A session that leaves its first token later looks after that whose the keys are, and finds the owner that ``fence``
+    names.
+    """
+    begin = _begin(location, task)
+    token = f"{int(server.ask('INCR', SESSIONS))}-{SystemIds().fresh('session')}-0".encode()
+    for found in server.keys(pattern(LEFT)):
+        keys = [key for key in found if key.startswith(begin)]
+        server.change([(("HSET", key, _FIELD, token),) for key in keys], [fence])
+
+
+def _begin(location: str, task: str) -> bytes:
+    """Return what the keys of the tokens of a task begin with, before the key range."""
+    return f"{LEFT}:{location}{_BEFORE}{task}{_BEFORE}".encode()
+
+
+STORED: Final = "strandline:stored"
+FENCE: Final = "strandline:fence"
+BEFORE_RANGE: Final = "\x1f"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The keys that one transaction, by its number, has written of a binding's resource."""
+
+    key: bytes
+
+    @staticmethod
+    def of(binding: Binding, range_: KeyRange, transaction: int) -> Marks:
+        """Return the marks of a transaction."""
+        end = BEFORE_RANGE.join((binding.state_key, str(range_), str(transaction)))
+        return Marks(f"{STORED}:{binding.resource}:{end}".encode())
+
+    def mark(self, key: bytes) -> Command:
+        """Return the command that marks a key."""
+        return ("SADD", self.key, key)
+
+    def marked(self, server: Server, keys: Sequence[bytes]) -> list[bool]:
+        """Return which of ``keys`` are marked."""
+        return [bool(found) for found in server.look([("SISMEMBER", self.key, key) for key in keys])]
+
+    def any(self, server: Server) -> bool:
+        """Return whether the transaction has written anything."""
+        return bool(server.ask("EXISTS", self.key))
+
+    def drop(self, server: Server) -> None:
+        """Drop them."""
+        server.ask("UNLINK", self.key)
+
+
+def drop_all(server: Server, resource: str, fence: Fence) -> None:
+    """Drop all marks of a resource that begins anew, as long as ``fence`` stands."""
+    for keys in server.keys(pattern(f"{STORED}:{resource}")):
+        server.change([(("UNLINK", key),) for key in keys], [fence])
+
+
+def take(server: Server, binding: Binding, range_: KeyRange) -> Fence:
+    """Take over a range of a resource: from now on no session can write that has a range in common with it."""
+    key, field = f"{FENCE}:{binding.resource}".encode(), str(range_).encode()
+    number = int(server.ask("INCR", SESSIONS))
+    token = f"{number}-{SystemIds().fresh('session')}".encode()  # a server that lost power may count again from before
+    fence = Fence(key, field, token, f"the keys {binding.resource}:*")
+
+    def change(held: dict[bytes, bytes]) -> list[Command]:
+        newer = [each for each in held if int(held[each].partition(b"-")[0]) > number and _overlap(each, field)]
+        if newer:
+            raise FencedError(f"{fence.what} of {server.name} were taken over by another session")
+        taken: list[Command] = [("HDEL", key, each) for each in held if _overlap(each, field)]
+        return [*taken, ("HSET", key, field, token)]
+
+    server.exchange(key, change)
+    return fence
+
+
+def _overlap(one: bytes, other: bytes) -> bool:
+    """Return whether two ranges, as texts, have a hash in common.
+
+    >>> _overlap(b"00000000-7fffffff", b"7fffffff-ffffffff"), _overlap(b"00000000-7ffffffe", b"7fffffff-ffffffff")
+    (True, False)
+    """
+    (begin, end), (other_begin, other_end) = one.split(b"-"), other.split(b"-")
+    return begin <= other_end and other_begin <= end
+
 
 OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"

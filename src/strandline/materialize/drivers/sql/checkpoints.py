@@ -27,9 +27,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from strandline.errors import FencedError, StrandlineError, Unavailable
-from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.connection import Connection, Sql
 from strandline.materialize.drivers.sql.dialect import Dialect
-from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
 from strandline.materialize.protocol.refusals import OTHER_CHECKPOINT
 from strandline.materialize.protocol.task import Checkpoint, KeyRange, given_up, location_of, resource_of

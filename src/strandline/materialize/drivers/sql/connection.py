@@ -1,19 +1,77 @@
 """What the SQL drivers ask of a database: connections that block, and a place to run work on them.
 
 Each endpoint implements both by its own client library, and turns that library's errors into ours.
+
+SQL text that is composed, never formatted: an `Sql` value is trusted, a string is not.
+
+A template is a literal of this program; only `Sql` values fill its ``{name}`` holes, and `identifier` is the only way
+to turn a foreign name into `Sql`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
+
+Transactions that another session has got in the way of, begun anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, TypeVar
+from string import Formatter
+from typing import Final, LiteralString, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from strandline.algebra.types import Type
-from strandline.materialize.drivers.sql.text import Sql
+from strandline.errors import DefinitionError, Unavailable
 from strandline.materialize.spool import Spool
+from strandline.store.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """Text that is SQL and nothing else."""
+
+    text: str
+
+
+def compose(template: LiteralString, **holes: Sql) -> Sql:
+    """Return the template with its holes filled in.
+
+    >>> compose("SELECT * FROM {t}", t=identifier('a"; --')).text
+    'SELECT * FROM "a""; --"'
+    """
+    parts: list[str] = []
+    for literal, name, _, _ in Formatter().parse(template):
+        parts.append(literal)
+        if name is not None:
+            parts.append(holes[name].text)
+    return Sql("".join(parts))
+
+
+def joined(separator: LiteralString, parts: Iterable[Sql]) -> Sql:
+    """Return the parts with ``separator`` between them.
+
+    >>> joined(", ", [identifier("a"), identifier("b")]).text
+    '"a", "b"'
+    """
+    return Sql(separator.join(part.text for part in parts))
+
+
+def identifier(name: str) -> Sql:
+    """Return any ``name`` as a quoted identifier of standard SQL.
+
+    >>> identifier('a"b').text
+    '"a""b"'
+
+    Raises:
+        DefinitionError: the name is empty, or is no text that can be encoded.
+    """
+    if not name:
+        raise DefinitionError("a name is empty: SQL has no empty identifiers")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DefinitionError(f"the name {name!r} is not text: it holds half of a surrogate pair") from error
+    return Sql('"' + name.replace('"', '""') + '"')
+
 
 T = TypeVar("T")
 
@@ -109,3 +167,26 @@ class Database(Protocol):
     async def close(self) -> None:
         """End the connections.  May be called twice."""
         ...
+
+
+ATTEMPTS_MAX: Final = 8
+PAUSE_FIRST_S: Final = 0.05
+
+
+async def begun_anew(attempt: Callable[[], Awaitable[T]], place: object, clock: Clock, *, again: bool) -> T:
+    """Return what ``attempt`` returns; if ``again``, make it up to `ATTEMPTS_MAX` times, each pause twice as long.
+
+    ``place``: what messages call the database.  Raises as `Database.run`.
+    """
+    attempts, pause = ATTEMPTS_MAX if again else 1, PAUSE_FIRST_S
+    while True:
+        attempts -= 1
+        try:
+            return await attempt()
+        except OutcomeUnknownError as error:
+            if not again:
+                raise
+            if not attempts:
+                raise Unavailable(f"{place} is busy with the same rows or tables: {error}") from error
+        await clock.sleep(pause)
+        pause *= 2

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, LiteralString
 
 from strandline.algebra.types import Type
-from strandline.materialize.drivers.sql.connection import Connection
-from strandline.materialize.drivers.sql.text import Sql, compose, identifier
+from strandline.materialize.drivers.sql.connection import Connection, Sql, compose, identifier
 from strandline.materialize.protocol.holds import EVERYTHING, Holds
 
 

@@ -17,10 +17,9 @@ from typing import Final
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import FILLED_BY, NO_TABLE, TABLE_GONE, UNFIT, UNFIT_FOREIGN
 from strandline.materialize.drivers.sql import checkpoints, tables
-from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.connection import Connection, Sql, compose, identifier, joined
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
-from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
-from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.drivers.sql.tables import INDEX_PREFIX, Target
 from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, given_up, resource_of
 from strandline.problem import Problem
 

@@ -11,26 +11,269 @@ commit exchanges the files.  What is written again is joined to larger files, so
 more of them.  Where no other program does that (`Table.joins`), it is done when rows are only added, too.
 
 Law: M2.
+
+Keys of stored rows: which rows of a file have one of some keys, without reading the files that have none.
+
+Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0 (`stores.key_ids`).  A hash of each row's
+key is kept in memory, for as many files as there is room; a file never changes, so its hashes never do.  A key that no
+file has, which is the answer to most Loads, then costs no reading at all.
+
+Work: what a transaction staged for one binding, as the driver's state names it, and the state's documents.
+
+    {"staging": "stage-…",                          the directory of the transaction that is being stored
+     "staged-in": ["orders"],                       the tables that have it
+     "orders.v0": {"writer": "…", "number": 7,      the binding's last transaction that the log has committed
+                   "work": {…}}}                    present until it is known to be applied
+
+Every update of the state is a merge patch.  ``staging`` is durable before the first file is written (with `Flushed`),
+and a commit names another directory than every later transaction.  The tables are said beside it, for a view may be
+dropped before the next session opens.  So a session that opens with a state that still has
+it knows that nothing of it was committed, and that no one can commit it: the one that staged it is fenced by the log.
+
+Law: M2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
 
+import duckdb
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.drivers.staged import parquet
-from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, keys_in
-from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
-from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, Work, task_of
-from strandline.materialize.protocol.refusals import REFILL_ALL, RUN_AS_ONE
-from strandline.materialize.protocol.task import WHOLE
+from strandline.materialize.drivers.staged.table import Change, Piece, Shape, Snapshot, Table, aligned, arrow_schema
+from strandline.materialize.protocol.refusals import DAMAGED, REFILL_ALL, RUN_AS_ONE
+from strandline.materialize.protocol.task import WHOLE, KeyRange, given_up
+from strandline.materialize.stores import key_ids
 from strandline.problem import Problem, Stopped
 from strandline.store.clock import Ids
+
+Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+
+HELD_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of hashes that are kept: 8 for each stored row, so 32 million rows."""
+
+
+class Keys:
+    """Some keys, as a table of the key columns, no key twice."""
+
+    def __init__(self, columns: Sequence[str], rows: pa.Table) -> None:
+        self.columns = tuple(columns)
+        self.rows = rows
+        self._hashes = pa.array(hashes(rows))
+
+    def maybe(self, hashed: Hashes) -> Mask:
+        """Return which of the hashes are of one of the keys: whose rows may have one."""
+        return np.asarray(pc.is_in(pa.array(hashed), self._hashes).to_numpy(zero_copy_only=False), np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def among(self, rows: pa.Table, hashed: Hashes) -> Mask:
+        """Return which of ``rows`` (tables of the key columns) have one of the keys; ``hashed``: the rows' hashes."""
+        found = self.maybe(hashed)
+        places = np.flatnonzero(found)
+        if not len(places):
+            return found
+        some = rows.take(pa.array(places))
+        both = [
+            pa.chunked_array([*mine.chunks, *theirs.chunks], mine.type)
+            for mine, theirs in zip(self.rows.columns, some.columns, strict=True)
+        ]
+        ids = key_ids(both)
+        found[places] = np.isin(ids[len(self) :], ids[: len(self)])
+        return found
+
+
+class KeyIndex:
+    """The hashes of the keys of pieces, least recently used ones dropped first.  For one thread at a time."""
+
+    def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._held_bytes_max = held_bytes_max
+        self._held: OrderedDict[tuple[str, str], Hashes] = OrderedDict()
+        self._bytes = 0
+
+    def having(self, table: Table, piece: Piece, shape: Shape, keys: Keys) -> Mask | None:
+        """Return which rows of ``piece`` have one of ``keys``; None: none of them."""
+        known = self._held.get((table.name, piece.name))
+        if known is not None:
+            self._held.move_to_end((table.name, piece.name))
+            if not keys.maybe(known).any():
+                return None
+        rows = _key_rows(table, piece, shape, keys.columns)
+        if known is None:
+            known = hashes(rows)
+            self._keep((table.name, piece.name), known)
+        found = keys.among(rows, known)
+        return found if found.any() else None
+
+    def _keep(self, name: tuple[str, str], hashed: Hashes) -> None:
+        self._held[name] = hashed
+        self._bytes += hashed.nbytes
+        while self._bytes > self._held_bytes_max:
+            self._bytes -= self._held.popitem(last=False)[1].nbytes
+
+
+def _key_rows(table: Table, piece: Piece, shape: Shape, columns: Sequence[str]) -> pa.Table:
+    schema = arrow_schema(shape)
+    read = list(table.read(piece, shape, columns))
+    wanted = pa.schema([schema.field(schema.names.index(each)) for each in columns])
+    return pa.concat_tables(read) if read else wanted.empty_table()
+
+
+def keys_in(columns: Sequence[str], shape: Shape, rows: pa.Table) -> Keys:
+    """Return the keys in ``rows``, which has the columns in their order, as a table of ``shape`` has them."""
+    schema = arrow_schema(shape)
+    wanted = pa.schema([schema.field(schema.names.index(each)) for each in columns])
+    return Keys(columns, aligned(rows, wanted))
+
+
+def hashes(rows: pa.Table) -> Hashes:
+    """Return a hash of each row, which is the same for rows that are not distinct.
+
+    >>> nan = float("nan")
+    >>> h = hashes(pa.table({"a": [0.0, -0.0, nan, nan, None, None], "b": ["x", "x", "", "", "", ""]}))
+    >>> [bool(h[i] == h[i + 1]) for i in range(5)]
+    [True, False, True, False, True]
+    """
+    names = [f"c{place}" for place in range(rows.num_columns)]
+    plain = pa.Table.from_arrays([_zeroed(each) for each in rows.columns], names=names)
+    with _database().cursor() as connection:
+        connection.register("rows", plain)
+        hashed = connection.sql(f"SELECT hash({', '.join(names)}) AS h FROM rows").to_arrow_table()  # noqa: S608 - no name is foreign
+    return np.asarray(hashed["h"].to_numpy(), np.uint64)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """Return the process' database, which holds nothing: opening one takes longer than hashing a few thousand rows."""
+    return duckdb.connect(":memory:", config={"threads": 1})
+
+
+def _zeroed(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+
+
+STAGING: Final = "staging"
+STAGED_IN: Final = "staged-in"
+"""A state key has a dot in it, so none is equal to these."""
+NOTHING_STAGED: Final = {STAGING: None, STAGED_IN: None}
+
+
+class PieceForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `Piece` as JSON."""
+
+    name: str
+    rows: int
+    size: int
+
+
+class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Pieces to add to a table, and keys whose rows go.
+
+    ``replaces``: the rows of the writer's key range that were there before go, too: a backfill begins.
+    """
+
+    owner: str
+    resource: str
+    key: tuple[str, ...]
+    directory: str
+    upto: int
+    pieces: tuple[PieceForm, ...]
+    keys: tuple[PieceForm, ...]
+    replaces: bool = False
+    begin: int = WHOLE.begin
+    end: int = WHOLE.end
+
+    @property
+    def range(self) -> KeyRange:
+        """The key range of its writer."""
+        return KeyRange(self.begin, self.end)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it empties the table, for any task to fill."""
+        return given_up(state_key_of(self.owner))
+
+    @property
+    def added(self) -> tuple[Piece, ...]:
+        """The pieces to add."""
+        return tuple(Piece(each.name, each.rows, each.size) for each in self.pieces)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the state has of one binding: its last transaction, and its work if that may not be applied yet."""
+
+    writer: str
+    number: int
+    work: Work | None = None
+
+
+def writer_of(task: str, state_key: str, range_: KeyRange) -> str:
+    """Return the name under which a table says which transactions of a binding's split it has.
+
+    >>> writer_of("m", "t.v0", WHOLE)
+    'strandline:00000000-ffffffff:t.v0:m'
+    """
+    return f"strandline:{range_.begin:08x}-{range_.end:08x}:{state_key}:{task}"
+
+
+def owner_of(task: str, state_key: str) -> str:
+    """Return the name of a binding that fills a table: JSON of the task's name and the state key."""
+    return msgspec.json.encode([task, state_key]).decode()
+
+
+def task_of(owner: str) -> str | None:
+    """Return the task in an owner's name; None: it is none of ours.
+
+    >>> task_of(owner_of("m", "t.v0")), task_of(""), task_of("[1]")
+    ('m', None, None)
+    """
+    try:
+        return msgspec.json.decode(owner, type=tuple[str, str])[0]
+    except msgspec.MsgspecError:
+        return None
+
+
+def state_key_of(owner: str) -> str:
+    """Return the state key in an owner's name, which `task_of` finds to be one of ours."""
+    return msgspec.json.decode(owner, type=tuple[str, str])[1]
+
+
+def entries(state: Any) -> Iterator[tuple[str, Entry]]:
+    """Yield what the state has of each binding, by state key.  Raises `CorruptionError` for what no driver wrote."""
+    if not isinstance(state, Mapping):
+        return
+    for name in sorted(state):
+        if "." in name:
+            try:
+                yield name, msgspec.convert(state[name], Entry)
+            except msgspec.ValidationError as error:
+                raise CorruptionError(DAMAGED.said(what=f"the driver's state of {name!r}", why=error)) from error
+
+
+def staging(state: Any) -> str | None:
+    """Return the directory of a transaction that was being stored when the state was written."""
+    return state.get(STAGING) if isinstance(state, Mapping) else None
+
+
+def staged_in(state: Any) -> frozenset[str]:
+    """Return the tables that have that directory; none in a state that an earlier version wrote."""
+    return frozenset(state.get(STAGED_IN, ())) if isinstance(state, Mapping) else frozenset()
+
+
+def named(entry: Entry) -> dict[str, Any]:
+    """Return an entry as JSON."""
+    return dict(msgspec.to_builtins(entry))
+
 
 CONFLICTS_MAX: Final = 50
 """After so many commits that other writers came before, the apply fails, to be tried again later."""
@@ -165,7 +408,7 @@ class Applier:
         if not work.key:
             about = {"begin": work.begin, "end": work.end, "item": task_of(work.owner)}
             raise DefinitionError(KEYLESS_ALONE.said(table=table.name, **about))
-        from strandline.materialize.wire.hashing import key_hashes, within
+        from strandline.materialize.wire.tuples import key_hashes, within
 
         for piece in seen.pieces:
             rows = pa.concat_tables(list(table.read(piece, seen.shape, work.key)))

@@ -29,15 +29,32 @@ from strandline.materialize.driver import (
     Session,
     Validated,
 )
-from strandline.materialize.drivers.staged.applying import CONFLICTS_MAX, Applier, rolled_back
-from strandline.materialize.drivers.staged.keys import KeyIndex
+from strandline.materialize.drivers.staged.applying import (
+    CONFLICTS_MAX,
+    Applier,
+    Entry,
+    KeyIndex,
+    Work,
+    entries,
+    owner_of,
+    rolled_back,
+    state_key_of,
+    task_of,
+    writer_of,
+)
 from strandline.materialize.drivers.staged.session import StagedSession
-from strandline.materialize.drivers.staged.shape import aligned, arrow_schema, missing, shape_of, written
-from strandline.materialize.drivers.staged.table import Lake, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, Work, entries, owner_of, state_key_of, task_of, writer_of
+from strandline.materialize.drivers.staged.table import (
+    Lake,
+    Snapshot,
+    Table,
+    aligned,
+    arrow_schema,
+    missing,
+    shape_of,
+    written,
+)
 from strandline.materialize.drivers.threads import to_its_end
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import WHOLE, Binding, MaterializationSpec, given_up, resource_of
+from strandline.materialize.protocol.task import WHOLE, Binding, MaterializationSpec, StateUpdate, given_up, resource_of
 from strandline.problem import cases_of
 from strandline.store.clock import Ids
 

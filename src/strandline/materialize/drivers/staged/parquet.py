@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.materialize.drivers.staged.place import Place
-from strandline.materialize.drivers.staged.shape import aligned
+from strandline.materialize.drivers.staged.table import aligned
 
 SUFFIX: Final = ".parquet"
 READ_ROWS: Final = 65_536

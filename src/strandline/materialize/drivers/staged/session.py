@@ -23,30 +23,30 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.errors import CorruptionError, DefinitionError, Unavailable
-from strandline.materialize.answers import Answers
-from strandline.materialize.drivers.staged.applying import Applier
-from strandline.materialize.drivers.staged.keys import KeyIndex, keys_in
-from strandline.materialize.drivers.staged.shape import Shape, aligned, arrow_schema, shape_of
-from strandline.materialize.drivers.staged.stage import Stage, found, unstage
-from strandline.materialize.drivers.staged.table import Lake, Table
-from strandline.materialize.drivers.staged.work import (
+from strandline.materialize.driver import Answers
+from strandline.materialize.drivers.staged.applying import (
     NOTHING_STAGED,
     STAGED_IN,
     STAGING,
+    Applier,
     Entry,
+    KeyIndex,
     Work,
     entries,
+    keys_in,
     named,
     owner_of,
     staged_in,
     staging,
     writer_of,
 )
+from strandline.materialize.drivers.staged.stage import Stage, found, unstage
+from strandline.materialize.drivers.staged.table import Lake, Shape, Table, aligned, arrow_schema, shape_of
 from strandline.materialize.drivers.threads import to_its_end
-from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
     Acknowledge,
     Acknowledged,
+    Conversation,
     Flush,
     Flushed,
     Load,
@@ -59,8 +59,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, Checkpoint
+from strandline.materialize.protocol.task import Binding, Checkpoint, StateUpdate
 from strandline.store.clock import Ids
 
 

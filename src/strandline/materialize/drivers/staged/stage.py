@@ -12,11 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.materialize.drivers.staged import parquet
-from strandline.materialize.drivers.staged.applying import PIECE_BYTES
-from strandline.materialize.drivers.staged.keys import Mask
-from strandline.materialize.drivers.staged.shape import DELETED, Shape, aligned, arrow_schema, latest_only
-from strandline.materialize.drivers.staged.table import Piece, Table
-from strandline.materialize.drivers.staged.work import PieceForm
+from strandline.materialize.drivers.staged.applying import PIECE_BYTES, Mask, PieceForm
+from strandline.materialize.drivers.staged.table import DELETED, Piece, Shape, Table, aligned, arrow_schema, latest_only
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding
 

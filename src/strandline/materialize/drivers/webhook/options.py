@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from strandline.connections.addresses import PORTS, Address, of_url
-from strandline.connections.secrets import SECRET
+from strandline.connections.addresses import PORTS, SECRET, Address, of_url
 from strandline.options import COUNT, DURATION_MS, PLACE, TEXT, option
 from strandline.store.secret import Secret
 

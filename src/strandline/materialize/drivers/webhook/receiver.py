@@ -6,12 +6,15 @@
 | 408, 409, 425, 429, 5xx, none | it may have them: send them again, later; not before `Retry-After` |
 | 400, 413, 415, 422 and other 4xx | it refuses this content, now and later: a dead letter |
 | 3xx, 401, 403, 404, 405, 407, 410 | it is not the receiver, or does not let us in: no request would be taken |
+
+Triggers: one small POST to a URL, each on a connection of its own.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -20,6 +23,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
 
 from strandline.errors import ConfigError, first_line
+from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.drivers.webhook.options import WebhookEndpoint
 from strandline.store.secret import Secret
 
@@ -145,3 +149,24 @@ def _text(secret: Secret) -> str:
     if not text.isascii() or not text.isprintable():
         raise ConfigError("option 'token' must be a line of ASCII characters")
     return text
+
+
+ANSWER_MS_MAX: Final = 10_000
+
+
+class WebhookTrigger:
+    """Calls a URL.  Raises `ValueError` if that is none."""
+
+    def __init__(self, url: str) -> None:
+        self._options = WebhookEndpoint(url=url, request_timeout=ANSWER_MS_MAX)
+
+    async def __call__(self, body: bytes, key: str) -> str:
+        """Send ``body``; return why it was not taken, for messages, or nothing.  ``key``: the same for a repetition."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+
+        def post() -> str:
+            with closing(Receiver(self._options)) as receiver:
+                reply = receiver.post(body, headers)
+            return "" if reply.meaning is Meaning.TAKEN else f"{self._options.origin} {reply}"
+
+        return await to_its_end(post)

@@ -5,6 +5,16 @@ times, also while a message is being written; so neither side waits for the othe
 received yet are kept; if they are many and nothing is being written, the connector waits.
 
 The connector leads a process group under a `guard`, and ends with it when this process ends, by whatever cause.
+
+Which error a connector's failure is, by the reason that it gave.
+
+Our own drivers, when they are served, begin their last line with the class of the error.  Any other program says it in
+its own words: then it is `Unavailable`, so that the task tries again, unless the words say that the session was fenced.
+
+What a connector writes to stderr: the end of it is kept, and its last line says why the connector failed.
+
+A line may be a text, or JSON as structured logs write it (``msg`` or ``message``, with ``error`` or ``err``).  Texts
+that are secret do not appear in what `Tail.last` returns.
 """
 
 from __future__ import annotations
@@ -19,14 +29,126 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from strandline.errors import ProtocolViolation, StrandlineError
-from strandline.materialize.wire.codec.framing import Codec
-from strandline.materialize.wire.codec.messages import Message, Response
+import msgspec
+
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    DefinitionError,
+    FencedError,
+    InvalidUsage,
+    ProtocolViolation,
+    StrandlineError,
+    Unavailable,
+)
+from strandline.materialize.protocol.refusals import OTHER_OPTIONS
+from strandline.materialize.wire.codec import Codec, Message, Response
 from strandline.materialize.wire.process import guard
-from strandline.materialize.wire.process.failures import failure
-from strandline.materialize.wire.process.stderr import Tail
+from strandline.materialize.wire.process.guard import NOT_STARTED
+from strandline.problem import Problem, Stopped, Way
+from strandline.store.secret import SHOWN, Secret
+
+_CLASSES: Final = {
+    kind.__name__: kind
+    for kind in (
+        ConfigError,
+        CorruptionError,
+        DefinitionError,
+        FencedError,
+        InvalidUsage,
+        ProtocolViolation,
+        Unavailable,
+    )
+}
+NO_PROGRAM: Final = Problem(
+    "connector-not-started",
+    "connector {connector} could not be started when {when}: {why}",
+    Stopped.ENDPOINT,
+    (Way("install the connector's program where Strandline looks for it"), OTHER_OPTIONS),
+)
+_FENCED: Final = "fenced off"
+
+
+def line(error: Exception) -> str:
+    r"""Return the last line of a served driver that ends by an error; `failure` understands it.
+
+    >>> line(DefinitionError("a column\nis missing")), line(KeyError("x"))
+    ('DefinitionError: a column is missing', "KeyError: 'x'")
+    """
+    name = next((name for name, kind in _CLASSES.items() if isinstance(error, kind)), type(error).__name__)
+    return f"{name}: {' '.join(str(error).split()) or name}"
+
+
+def failure(connector: str, reason: str, status: int | None, while_: str) -> StrandlineError:
+    """Return the error for a connector that ended.
+
+    >>> failure("x", "ConfigError: no", 1, "Apply was sent"), failure("x", "", 137, "Flush was sent")
+    (ConfigError('no'), Unavailable('connector x ended (status 137) when Flush was sent, without a word'))
+    """
+    name, _, text = reason.partition(": ")
+    if name in _CLASSES and text:
+        return _CLASSES[name](text)
+    ended = f"connector {connector} ended ({'status unknown' if status is None else f'status {status}'})"
+    said = f"{ended} when {while_}: {reason}" if reason else f"{ended} when {while_}, without a word"
+    if _FENCED in reason.lower():
+        return FencedError(said)
+    if status == NOT_STARTED:
+        return ConfigError(NO_PROGRAM.said(connector=connector, when=while_, why=reason or "without a word"))
+    return Unavailable(said)
+
+
+KEPT_BYTES: Final = 64 << 10
+LINE_MAX: Final = 1_000
+"""How much of the last line a message shows."""
+_SECRET_MIN: Final = 3
+"""Shorter texts are in many words: to hide them would hide nothing and garble all."""
+
+
+class Tail:
+    """The last bytes that were written."""
+
+    def __init__(self, secrets: Sequence[Secret] = ()) -> None:
+        self._kept = bytearray()
+        self._secrets = secrets
+
+    def add(self, data: bytes) -> None:
+        """Keep ``data``, and drop what is too old."""
+        self._kept += data[-KEPT_BYTES:]
+        del self._kept[:-KEPT_BYTES]
+
+    @property
+    def last(self) -> str:
+        """The last line that is not empty, for a message; an empty text if there is none."""
+        lines = bytes(self._kept).decode("utf-8", "replace").split("\n")
+        found = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        reason = _message(found)
+        for secret in sorted(self._secrets, key=lambda each: -len(each.reveal())):
+            if len(secret.reveal()) >= _SECRET_MIN:
+                reason = reason.replace(secret.reveal(), SHOWN)
+        return f"{reason[:LINE_MAX]}…" if len(reason) > LINE_MAX else reason
+
+
+def _message(line: str) -> str:
+    """Return what a line of a structured log says; any other line as it is.
+
+    >>> _message('{"level":"fatal","msg":"failed","error":"no such host"}'), _message("plain")
+    ('failed: no such host', 'plain')
+    """
+    try:
+        found = msgspec.json.decode(line) if line.startswith("{") else None
+    except msgspec.MsgspecError:
+        return line
+    if not isinstance(found, dict):
+        return line
+    parts = [_text(found, "msg", "message"), _text(found, "error", "err")]
+    return ": ".join(part for part in parts if part) or line
+
+
+def _text(found: dict[str, Any], *names: str) -> str:
+    return next((str(found[name]) for name in names if found.get(name)), "")
+
 
 WAITING_BYTES_MAX: Final = 8 << 20
 """How much a connector may answer ahead of what is received, while nothing is sent to it."""

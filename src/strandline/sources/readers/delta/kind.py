@@ -14,10 +14,9 @@ import pyarrow as pa
 from strandline import extras
 from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
-from strandline.sources.readers.delta.options import DeltaOptions
+from strandline.sources.readers.delta.log import DeltaOptions
 from strandline.sources.readers.recorded import noted
-from strandline.sources.readers.tabular.declared import declarable, require_fitting
-from strandline.sources.readers.tabular.late import Lacking
+from strandline.sources.readers.tabular import Lacking, declarable, require_fitting
 
 
 async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
@@ -48,8 +47,7 @@ async def _ask_wider(options: DeltaOptions, given: Surroundings) -> None:
 
 async def _find(options: DeltaOptions) -> Sequence[Discovered]:
     """Return the one table that is at the path: no catalog says what others there are."""
-    from strandline.sources.readers.delta.columns import columns_of, refusal
-    from strandline.sources.readers.delta.table import StoredTable
+    from strandline.sources.readers.delta.table import StoredTable, columns_of, refusal
 
     name = options.path.rstrip("/").rpartition("/")[2]
     snapshot = await asyncio.to_thread(StoredTable(options, name).newest)

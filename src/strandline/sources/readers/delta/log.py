@@ -6,16 +6,33 @@ table has a change data feed, a commit that rewrites files also names files of *
 changes.
 
 Source: the Delta transaction log protocol: "Actions", "Change data files", "Reader requirements".
+
+The options of a Delta source.
+
+CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/sales')
+
+Deletion vectors: which rows of a file are still there, and which of them a version deletes.
+
+A version that deletes few rows leaves the file as it is, and removes and adds its name with another vector.  Then only
+the rows come or go in which the two differ.
+
+Source: the Delta transaction log protocol: "Deletion vectors".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from strandline.connections.lake import DeltaKeys, check_scheme
+from strandline.errors import SourceError
+from strandline.options import TEXT, option
 
 CHANGE: Final = "_change_type"
 """The column of a file of changes that says what became of a row."""
@@ -42,7 +59,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     configuration: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Protocol(msgspec.Struct, frozen=True, rename="camel"):
+class TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
     """What a reader must be able to do from a version on."""
 
     min_reader_version: int
@@ -62,7 +79,7 @@ class _Action(msgspec.Struct, frozen=True, rename="camel"):
     remove: _File | None = None
     cdc: _File | None = None
     meta_data: Metadata | None = None
-    protocol: Protocol | None = None
+    protocol: TableProtocol | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +105,7 @@ class Commit:
     removed: tuple[DataFile, ...] = ()
     changes: tuple[DataFile, ...] = ()
     metadata: Metadata | None = None
-    protocol: Protocol | None = None
+    protocol: TableProtocol | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +134,7 @@ def parse(version: int, data: bytes) -> Commit:
     """
     added, removed, changes = list[DataFile](), list[DataFile](), list[DataFile]()
     metadata: Metadata | None = None
-    protocol: Protocol | None = None
+    protocol: TableProtocol | None = None
     for line in filter(None, data.splitlines()):
         try:
             action = _decoder.decode(line)
@@ -153,3 +170,105 @@ def effects(commits: Iterable[Commit]) -> Iterator[Effect]:
     for diff, effect in net.values():
         # Twice, where changes withdrew the rows between two additions of the file (RESTORE).
         yield from [replace(effect, diff=1 if diff > 0 else -1)] * abs(diff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeltaOptions(DeltaKeys):
+    """Where the table is, and how to reach the object store that it is in.  It has no ``repr``: some are secrets."""
+
+    path: str = option(TEXT, "The table's directory, or its URL: `s3://…`, `gs://…`, `az://…`, `abfss://…`.")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` if the path's scheme is not known."""
+        check_scheme(self.path)
+
+    @property
+    def uri(self) -> str:
+        """The table as deltalake takes it."""
+        return self.path.removeprefix("file://")
+
+    @property
+    def local(self) -> bool:
+        """Whether the table is in a directory of this machine."""
+        return "://" not in self.uri
+
+
+VECTORS: Final = "deletionVectors"
+"""The feature of the protocol."""
+
+
+class Mask(NamedTuple):
+    """Which rows of a file are there, by their number; ``rest``: whether those are that lie behind."""
+
+    rows: npt.NDArray[np.bool_]
+    rest: bool = True
+
+    def without(self, other: Mask) -> Mask:
+        """Return the rows that are here and not in ``other``."""
+        count = max(len(self.rows), len(other.rows))
+        return Mask(self.span(0, count) & ~other.span(0, count), self.rest and not other.rest)
+
+    def span(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Return which of so many rows are there.
+
+        >>> Mask(np.array([True, False])).span(1, 3).tolist()
+        [False, True, True]
+        """
+        known = self.rows[first : first + count]
+        return np.concatenate([known, np.full(count - len(known), self.rest)])
+
+
+ALL: Final = Mask(np.zeros(0, np.bool_))
+
+
+class Stored(Protocol):
+    """Where the vectors of a version are found."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    def damaged(self, why: str) -> SourceError:
+        """Return the error of a table whose files are not what its log says."""
+        ...
+
+    def masks(self, version: int) -> Mapping[str, Mask]:
+        """Return which rows are there of the files that have vectors at ``version``, by path."""
+        ...
+
+
+class Masks:
+    """The masks of one read; those of a version are asked for once."""
+
+    def __init__(self, table: Stored) -> None:
+        self._table = table
+        self._known: dict[int, Mapping[str, Mask]] = {}
+
+    def resolved(self, effects: Iterable[Effect]) -> Iterator[tuple[Effect, Mask | None]]:
+        """Yield each effect with the rows that it is about; None: all of the file's."""
+        by_path: dict[str, list[Effect]] = {}
+        for effect in effects:
+            if effect.changes:
+                yield effect, None
+            else:
+                by_path.setdefault(effect.file.path, []).append(effect)
+        for those in by_path.values():
+            match [(effect, self._of(effect)) for effect in those]:
+                case [(one, mask), (other, another)] if one.diff == -other.diff:
+                    yield one, (mask or ALL).without(another or ALL)
+                    yield other, (another or ALL).without(mask or ALL)
+                case others:
+                    yield from others
+
+    def _of(self, effect: Effect) -> Mask | None:
+        if effect.file.vector is None:
+            return None
+        version = effect.version if effect.diff > 0 else effect.version - 1  # what is removed was there before it
+        if version not in self._known:
+            self._known[version] = self._table.masks(version)
+        mask = self._known[version].get(effect.file.path)
+        if mask is None:
+            why = f"file {effect.file.path!r} has no deletion vector at version {version}, though its log says so"
+            raise self._table.damaged(why)
+        return mask

@@ -10,8 +10,8 @@ columns lie in them as they are declared are read by the data plane itself, as P
 
 What stops the source, each with a `SourceError`: a version or a file that is no longer there (log retention, VACUUM);
 another table in its place (its id is noted when the source begins); a version that drops a declared column, gives it a
-type that the declared one does not hold, or needs what `columns.FEATURES` does not name.  The versions before that are
-read.  Columns that upstream gets are added here, or left out; those that come here later: `tabular/late.py`.
+type that the declared one does not hold, or needs what `table.FEATURES` does not name.  The versions before that are
+read.  Columns that upstream gets are added here, or left out; those that come here later: `sources/readers/tabular.py`.
 
 Source: the Delta transaction log protocol.
 """
@@ -29,21 +29,37 @@ from deltalake import Schema as DeltaSchema
 
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, reason
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ANEW, REDEFINED
 from strandline.sources.reader import FileDecoder, Records, TakenBack
-from strandline.sources.readers.delta.columns import Columns, columns_of, physical_names, refusal
-from strandline.sources.readers.delta.log import COMES, GOES, Commit, DataFile, Effect, Metadata, Protocol, effects
-from strandline.sources.readers.delta.table import Snapshot, Stamp, StoredTable
-from strandline.sources.readers.delta.vectors import VECTORS, Mask, Masks
+from strandline.sources.readers.delta.log import (
+    COMES,
+    GOES,
+    VECTORS,
+    Commit,
+    DataFile,
+    Effect,
+    Mask,
+    Masks,
+    Metadata,
+    TableProtocol,
+    effects,
+)
+from strandline.sources.readers.delta.table import (
+    Columns,
+    Snapshot,
+    Stamp,
+    StoredTable,
+    columns_of,
+    physical_names,
+    refusal,
+)
 from strandline.sources.readers.recorded import amended, note
-from strandline.sources.readers.tabular.declared import declarable
-from strandline.sources.readers.tabular.late import Lacking, Noted
-from strandline.sources.readers.tabular.stored import StoredFile, TableRows
+from strandline.sources.readers.tabular import Lacking, Noted, StoredFile, TableRows, declarable
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 PARTITION: Final = ""
@@ -225,7 +241,7 @@ class DeltaReader:
         if commit.metadata is not None or commit.protocol is not None:
             self._columns(commit.version, commit.metadata or self._metadata, commit.protocol)
 
-    def _columns(self, version: int, metadata: Metadata | None, protocol: Protocol | None) -> Columns:
+    def _columns(self, version: int, metadata: Metadata | None, protocol: TableProtocol | None) -> Columns:
         assert metadata is not None, "a table has metadata from its first version on"
         why = refusal(protocol) if protocol is not None else ""
         try:

@@ -4,12 +4,19 @@ Snapshots go through deltalake, which knows checkpoints in all their forms; the 
 itself, since deltalake does not tell which files a version removed.
 
 Source: the Delta transaction log protocol; deltalake's documentation.
+
+What a Delta table must be for this reader to read it right, and where its columns are in its files.
+
+A feature of the protocol that is not known here is refused by name: a reader that ignores one reads wrong rows.
+
+Source: the Delta transaction log protocol: "Table features", "Column mapping", "Partition value serialization".
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,18 +29,147 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
+from strandline.algebra.schema import Schema
+from strandline.algebra.stored import located
 from strandline.errors import SourceError, Unavailable, first_line
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ANEW, ELSEWHERE
-from strandline.sources.readers.delta.columns import Columns, constant, physical_names
-from strandline.sources.readers.delta.log import CHANGE, Commit, DataFile, Effect, Metadata, Protocol, parse
-from strandline.sources.readers.delta.options import DeltaOptions
-from strandline.sources.readers.delta.vectors import Mask
-from strandline.sources.readers.tabular.gathered import without_views
+from strandline.sources.readers.delta.log import (
+    CHANGE,
+    Commit,
+    DataFile,
+    DeltaOptions,
+    Effect,
+    Mask,
+    Metadata,
+    TableProtocol,
+    parse,
+)
+from strandline.sources.readers.tabular import without_views
 from strandline.store.secret import revealed
+
+FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""The features of readers that are understood here."""
+FEATURES_VERSION: Final = 3
+"""From this version of readers on, a table names its features."""
+_MODE: Final = "delta.columnMapping.mode"
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the declared columns are: for each, its name in files and partition values, and its type upstream.
+
+    One that the table lacks has no name there.
+    """
+
+    physical: Mapping[str, str]
+    kinds: Mapping[str, pa.DataType]
+    mapped: bool
+    """Whether names in files are others than the table's."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the table has all of them."""
+        return self.physical.keys() == self.kinds.keys()
+
+    def without(self, names: Collection[str]) -> Columns:
+        """Return the same, as if the table lacked some of them."""
+        return replace(self, physical={name: own for name, own in self.physical.items() if name not in names})
+
+
+def refusal(protocol: TableProtocol) -> str:
+    """Say what of ``protocol`` is not understood; empty if nothing.
+
+    >>> refusal(Protocol(3, ["timestampNtz", "catalogManaged"]))
+    "its protocol has the feature 'catalogManaged', which this reader does not understand"
+    """
+    if protocol.min_reader_version > FEATURES_VERSION:
+        return (
+            f"its protocol needs a reader of version {protocol.min_reader_version}; this one is of {FEATURES_VERSION}"
+        )
+    unknown = sorted(set(protocol.reader_features or ()) - FEATURES)
+    if unknown:
+        s = "s" if len(unknown) > 1 else ""
+        return f"its protocol has the feature{s} {', '.join(map(repr, unknown))}, which this reader does not understand"
+    return ""
+
+
+def physical_names(metadata: Metadata) -> dict[str, str]:
+    """Return the name that each column has in files, by its name in the table."""
+    fields: list[dict[str, Any]] = json.loads(metadata.schema_string)["fields"]
+    mapped = metadata.configuration.get(_MODE, "none") != "none"
+    return {each["name"]: each["metadata"].get(_PHYSICAL, each["name"]) if mapped else each["name"] for each in fields}
+
+
+def columns_of(schema: Schema, metadata: Metadata, absent: Collection[str] = ()) -> Columns:
+    """Return where the columns of ``schema`` are in a table of ``metadata``, which may lack those ``absent``.
+
+    Raises `ValueError` saying why they cannot be read from it.
+    """
+    mode = metadata.configuration.get(_MODE, "none")
+    if mode not in {"none", "name"}:
+        raise ValueError(f"its columns are mapped by {mode}, which this reader does not understand")
+    there = pa.schema(DeltaSchema.from_json(metadata.schema_string).to_arrow())
+    known = {name.lower() for name in there.names}
+    names = located(Schema(tuple(c for c in schema if c.name not in absent or c.name.lower() in known)), there)
+    if mode == "name":
+        for name, kind in types.columns(schema):
+            if _has_struct(kind):
+                raise ValueError(
+                    f"column `{name}` has fields, and columns are mapped: it cannot be read by this reader"
+                )
+    physical = physical_names(metadata)
+    return Columns(
+        {name: physical[own] for name, own in names.items()},
+        {name: there.field(names[name]).type if name in names else arrow(kind) for name, kind in types.columns(schema)},
+        mapped=mode == "name",
+    )
+
+
+def _has_struct(kind: types.Type) -> bool:
+    match kind:
+        case types.Array(element):
+            return _has_struct(element)
+        case types.Struct():
+            return True
+        case _:
+            return False
+
+
+def constant(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a partition value as a value of its column: of the text that the log has, or of deltalake's value.
+
+    >>> [constant(*given).as_py() for given in (("2024", pa.int32()), ("", pa.int32()), ("7.50", pa.decimal128(5, 2)))]
+    [2024, None, Decimal('7.50')]
+    """
+    if value is None or value == "":
+        return pa.scalar(None, kind)
+    if not isinstance(value, str) or pa.types.is_string(kind):
+        return pa.scalar(value, kind)
+    text = pa.array([value], pa.string())
+    if pa.types.is_timestamp(kind):
+        zoned = value.endswith("Z") or value[10:].count("+") > 0
+        read = text.cast(pa.timestamp("us", "UTC" if zoned else None))  # without a zone it is meant as UTC
+        return read.cast(kind)[0]
+    return text.cast(kind)[0]
+
 
 _UNSUPPORTED: Final = re.compile(r"\b(unsupported|not supported)\b", re.IGNORECASE)
 """What deltalake says of a table with features that it does not know.  It has no error of its own for them."""
@@ -87,7 +223,7 @@ class Snapshot:
 
     version: int
     metadata: Metadata
-    protocol: Protocol
+    protocol: TableProtocol
     table: DeltaTable
 
     @property
@@ -249,7 +385,7 @@ def _commit_path(version: int) -> str:
 def _snapshot(table: DeltaTable) -> Snapshot:
     told, asked = table.metadata(), table.protocol()
     metadata = Metadata(str(told.id), table.schema().to_json(), list(told.partition_columns), dict(told.configuration))
-    return Snapshot(table.version(), metadata, Protocol(asked.min_reader_version, asked.reader_features), table)
+    return Snapshot(table.version(), metadata, TableProtocol(asked.min_reader_version, asked.reader_features), table)
 
 
 def _rows(

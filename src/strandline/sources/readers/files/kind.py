@@ -9,14 +9,12 @@ from dataclasses import replace
 from typing import Final
 
 from strandline import extras
-from strandline.algebra.formats import Encoding
+from strandline.algebra.messages import NAME_CHARS_MAX, Encoding
 from strandline.algebra.schema import Schema
-from strandline.algebra.undecoded import NAME_CHARS_MAX
 from strandline.errors import DefinitionError
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.reader import ReaderKind, Surroundings
-from strandline.sources.readers.files.columns import NewColumns
-from strandline.sources.readers.files.discovery import DISCOVERY
+from strandline.sources.readers.files.discovery import DISCOVERY, NewColumns
 from strandline.sources.readers.files.folder import Folder
 from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.options import (

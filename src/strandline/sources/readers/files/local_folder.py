@@ -26,8 +26,7 @@ from typing import Final, TypeVar
 
 import google_crc32c
 
-from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Listing, Stamp
-from strandline.sources.readers.files.glob import Glob, States
+from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Glob, Listing, Stamp, States
 from strandline.store.clock import Clock
 
 T = TypeVar("T")

@@ -21,8 +21,7 @@ import xxhash
 from obstore import exceptions
 
 from strandline.errors import first_line
-from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Listing, Stamp
-from strandline.sources.readers.files.glob import Glob
+from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Glob, Listing, Stamp
 from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
 
 LIST_MAX: Final = 5_000

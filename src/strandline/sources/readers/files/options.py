@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.messages import Encoding, FileFormat
 from strandline.connections.addresses import Address, of_url
 from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret

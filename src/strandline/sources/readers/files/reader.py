@@ -1,12 +1,12 @@
 """The files reader: a directory that grows, or a prefix of an object store, of CSV, JSON lines or Parquet files.
 
-A file is one message: it is taken once, whole, when it is complete (`complete.py`), and must then stay as it is.
+A file is one message: it is taken once, whole, when it is complete (`sequence.py`), and must then stay as it is.
 Offset n is the n-th file of the durable sequence (`sequence.py`); files first seen by one probe are numbered in order
 of name.  `notices` reports the files that wait.
 
 *Stays as it is*: a probe compares the sizes and modification times of files with what was recorded, and their stamps
 with those last seen; only the content of a file where these differ is read again.  What it looks at does not grow with
-the files that were taken (`watched.py`): what a listing shows is noticed at once, that a file is gone, or another one
+the files that were taken (`sequence.py`): what a listing shows is noticed at once, that a file is gone, or another one
 is in its place.  A file that is *written in place* is noticed when its turn comes: `Folder.looks` known files are
 looked at by each probe, so up to so many are all looked at each time, and of 100 000 each is every hundredth.  Before
 it is read a file is always looked at.
@@ -24,7 +24,7 @@ recorded (law R4).  What cannot leave is tried again by each `commit`, and `noti
 as it was leaves again.
 
 *Columns*: where the source evolves, files are looked at for columns that it does not read, before they are read
-(`columns.py`).
+(`table.py`).
 
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
@@ -42,23 +42,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from strandline.algebra.formats import DatedFile
+from strandline.algebra.messages import DatedFile
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ELSEWHERE
 from strandline.sources.reader import FileDecoder, Plain, Records, TakenBack
-from strandline.sources.readers.files.columns import NewColumns
-from strandline.sources.readers.files.complete import MORE_UNTAKEN, Completeness
+from strandline.sources.readers.files.discovery import NewColumns
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.options import (
     FileOptions,
     OnDurable,
 )
-from strandline.sources.readers.files.sequence import FileSequence, FileVersion
-from strandline.sources.readers.files.watched import Watched
+from strandline.sources.readers.files.sequence import MORE_UNTAKEN, Completeness, FileSequence, FileVersion, Watched
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 

@@ -10,21 +10,44 @@ Each record holds what the file was: size, modification time and a checksum of i
 
 A number may also be that of a note: an operator passes over a file, which is gone or was changed for good.  The note
 has no rows, and from then on the file is neither read nor looked at; what is durable of it stays.
+
+Which files are complete: no writer goes on with them, as far as can be seen from outside.
+
+A file is complete when its name is none that tools give to unfinished ones; it has not been modified for the settle
+time (text that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  Where
+files appear whole, as in an object store, all that is asked is the name.  A name must be UTF-8.
+
+Which files a probe of the files source looks at: what is new, what is in doubt, and some of those that are known.
+
+Plain bookkeeping over names and numbers; the reader asks the folder and the sequence.
+
+- *Loose*: there and without a number.  All of them are looked at, until they are complete.
+- *In doubt*: numbered, and a listing says that it went, or is another file now; or another process numbered it.  All of
+  them are looked at, until one look finds nothing wrong.
+- *Known*: numbered and there.  So many as the folder says are looked at by each probe, in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NotRequired, TypedDict
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Final, NotRequired, TypedDict
 
 import msgspec
 
-from strandline.errors import CorruptionError
-from strandline.frontier.antichain import Frontier
+from strandline.algebra.messages import Encoding
+from strandline.errors import WAITS, CorruptionError
+from strandline.frontier import Frontier
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.problem import Problem, Stopped
+from strandline.sources.readers.files.folder import Checked, Ends, Folder, Listing, Stamp
+from strandline.sources.readers.files.options import COMPRESSED, UNSEEN, FileOptions
+from strandline.store.clock import Clock
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -150,3 +173,196 @@ class FileSequence:
                         self.kept.add(number)
                     self.passed_over.add(number)
                     self._files.append(None)
+
+
+UNFINISHED_SETTLE_FACTOR: Final = 10
+_UNFINISHED_ENDS: Final = (".tmp", ".part", ".crc")
+_PARQUET_MAGIC: Final = b"PAR1"
+_PARQUET_BYTES_MIN: Final = 12
+
+
+UNTAKEN: Final = Problem(
+    "file-untaken",
+    WAITS + "file {file!r}, which is not taken yet: {why}",
+    Stopped.NOTHING,
+    seen="The files that are taken.",
+)
+MORE_UNTAKEN: Final = Problem(
+    "more-files-untaken",
+    WAITS + "{count} more files, which are not taken yet",
+    Stopped.NOTHING,
+    seen="The files that are taken.",
+)
+
+
+class Completeness:
+    """Tells complete files from others.  ``waiting``: why files were not taken when it was last asked."""
+
+    def __init__(self, clock: Clock, folder: Folder, options: FileOptions) -> None:
+        self._clock = clock
+        self._folder = folder
+        self._options = options
+        self._ends: dict[str, tuple[Stamp, Ends]] = {}  # of files that wait
+        self.waiting: list[str] = []
+
+    async def complete(self, there: Mapping[str, Stamp]) -> list[FileVersion]:
+        """Return those of the files that are complete, in their order; note why the others wait."""
+        waiting = {name: _unwritable(name) or self._unsettled(stamp) for name, stamp in there.items()}
+        settled = {name: stamp for name, stamp in there.items() if not waiting[name]}
+        waiting |= await self._unfinished(settled)
+        wanted = {name: stamp for name, stamp in there.items() if not waiting[name]}
+        checks = await self._folder.check({name: stamp.size for name, stamp in wanted.items()}) if wanted else {}
+        found = []
+        for name, checked in checks.items():
+            match checked:
+                case OSError():
+                    waiting[name] = f"it cannot be read: {checked.strerror}"
+                case Checked(check, stamp) if stamp == wanted[name]:
+                    found.append(FileVersion(name, stamp.size, stamp.mtime_ns, check))
+                case Checked():
+                    waiting[name] = "it is being written"
+        self.waiting = [UNTAKEN.said(file=name, why=why) for name, why in waiting.items() if why]
+        return found
+
+    async def _unfinished(self, settled: Mapping[str, Stamp]) -> dict[str, str]:
+        """Return why files wait as far as their ends show, else nothing; an end is read once for each stamp."""
+        self._ends = {name: known for name, known in self._ends.items() if known[0] == settled.get(name)}
+        sizes = {
+            name: stamp.size
+            for name, stamp in settled.items()
+            if name not in self._ends and self._is_told_by_ends(name, stamp)
+        }
+        found = await self._folder.ends(sizes) if sizes else {}
+        self._ends |= {name: (settled[name], ends) for name, ends in found.items() if not isinstance(ends, OSError)}
+        unreadable = {name: error for name, error in found.items() if isinstance(error, OSError)}
+        return {
+            name: f"it cannot be read: {unreadable[name].strerror}"
+            if name in unreadable
+            else self._cut_off(stamp, self._ends[name][1])
+            if self._is_told_by_ends(name, stamp)
+            else ""
+            for name, stamp in settled.items()
+        }
+
+    def _unsettled(self, stamp: Stamp) -> str:
+        settle_ms = self._options.settle
+        if settle_ms and not self._folder.whole and self._age_ms(stamp) < settle_ms:
+            return f"it was modified less than {settle_ms} ms ago, so its writer may go on"
+        return ""
+
+    def _is_told_by_ends(self, name: str, stamp: Stamp) -> bool:
+        """Whether the ends of a settled file say something about its being complete."""
+        if self._folder.whole:
+            return False
+        if not self._options.encoding.text:
+            return self._options.encoding is Encoding.PARQUET  # the ends of Avro say nothing
+        settle_ms = self._options.settle
+        if not settle_ms or PurePosixPath(name).suffix in COMPRESSED:
+            return False
+        return self._age_ms(stamp) < settle_ms * UNFINISHED_SETTLE_FACTOR
+
+    def _cut_off(self, stamp: Stamp, ends: Ends) -> str:
+        if self._options.encoding.text:
+            ended = ends.tail[-1:] in {b"\n", b"\r"}
+            return "" if ended else "it does not end in a newline, so its writer may go on"
+        whole = stamp.size >= _PARQUET_BYTES_MIN and ends.head == ends.tail == _PARQUET_MAGIC
+        return "" if whole else "it is not a whole Parquet file"
+
+    def _age_ms(self, stamp: Stamp) -> int:
+        return self._clock.now_ms() - stamp.mtime_ns // 1_000_000
+
+
+def _unwritable(name: str) -> str:
+    """Return why the sequence cannot hold a name, else nothing: Linux takes any bytes for one."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8, so it cannot be written down: rename it"
+    return ""
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether a name is one that tools give to what is not finished, or stands below one."""
+    parts = PurePosixPath(name).parts
+    return any(part.startswith(UNSEEN) for part in parts) or name.endswith(_UNFINISHED_ENDS)
+
+
+DOUBTS_MAX: Final = 10_000
+"""With so many files in doubt no others are looked at: each look that fails would add to them."""
+
+
+class Watched:
+    """The files of one source, as last listed."""
+
+    def __init__(self, sequence: FileSequence) -> None:
+        self._sequence = sequence
+        self._turn: OrderedDict[int, None] = OrderedDict()  # the known files; the next to be looked at first
+        self._numbered = 0  # so many numbers of the sequence are known here
+        self._listed = False
+        self.loose: set[str] = set()
+        self.doubted: set[int] = set()
+
+    def note(self, listing: Listing, must_be_there: Callable[[int], bool]) -> list[str]:
+        """Take note of what a listing says; return the names of known files that are others now, or came back."""
+        again = []
+        for name in listing.came:
+            number = self._sequence.number_of(name)
+            if number is None:
+                self.loose |= set() if is_unfinished(name) else {name}
+            elif self._sequence.is_file(number):
+                self._turn[number] = None
+                if self._listed:
+                    self.doubted.add(number)
+                    again.append(name)
+        for name in listing.gone:
+            self.loose.discard(name)
+            if (number := self._sequence.number_of(name)) is not None:
+                self.doubted.add(number)
+        first = 0 if not self._listed else self._numbered
+        for number in filter(self._sequence.is_file, range(first, len(self._sequence))):
+            name = self._sequence[number].name
+            if name in self.loose:
+                self.loose.discard(name)
+                self._turn[number] = None
+                self.doubted.add(number)
+            elif number not in self._turn and must_be_there(number):
+                self.doubted.add(number)
+        for number in self._sequence.passed_over:
+            self.left(number)
+        self.doubted -= self._sequence.passed_over
+        self._listed, self._numbered = True, len(self._sequence)
+        return again
+
+    def due(self, most: int) -> list[int]:
+        """Return the numbers that are to be looked at; they are in doubt until `settled`."""
+        if len(self.doubted) < DOUBTS_MAX:
+            for number in list(islice(self._turn, most)):
+                self._turn.move_to_end(number)
+                self.doubted.add(number)
+        return sorted(self.doubted)
+
+    def settled(self, numbers: list[int]) -> None:
+        """Take note that nothing is wrong with these files."""
+        self.doubted.difference_update(numbers)
+
+    def registered(self) -> None:
+        """Take note of the files that this process has just numbered."""
+        for number in filter(self._sequence.is_file, range(self._numbered, len(self._sequence))):
+            name = self._sequence[number].name
+            if name in self.loose:
+                self.loose.discard(name)
+                self._turn[number] = None
+            else:
+                self.doubted.add(number)  # another process was faster, and has seen a file that is not known here
+        self._numbered = len(self._sequence)
+
+    def left(self, number: int) -> None:
+        """Take note that a file is gone, and may be."""
+        self._turn.pop(number, None)
+
+    def there(self, before: int, most: int) -> list[int]:
+        """Return the first of the known files whose numbers are less than ``before``."""
+        return list(islice(self._before(before), most))
+
+    def _before(self, number: int) -> Iterator[int]:
+        return (each for each in self._turn if each < number)

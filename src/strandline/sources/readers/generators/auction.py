@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.sources.readers.generators.chance import Integers, below
-from strandline.sources.readers.generators.reader import LoadOptions, kind_of
+from strandline.sources.readers.generators.reader import Integers, LoadOptions, below, kind_of
 
 ROUND: Final = 10
 """A round of events: a user, an auction, and bids."""

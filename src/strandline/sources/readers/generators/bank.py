@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
 from strandline.options import COUNT, option
-from strandline.sources.readers.generators.chance import below
-from strandline.sources.readers.generators.reader import LoadOptions, kind_of
+from strandline.sources.readers.generators.reader import LoadOptions, below, kind_of
 
 AMOUNT_MAX: Final = 1_000
 _TABLES: Final[Mapping[str, Schema]] = {

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
 from strandline.options import COUNT, option
-from strandline.sources.readers.generators.chance import Integers, below
-from strandline.sources.readers.generators.reader import LoadOptions, kind_of
+from strandline.sources.readers.generators.reader import Integers, LoadOptions, below, kind_of
 
 LINES_MAX: Final = 7
 CUSTOMERS: Final = 15_000

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from strandline import extras
-from strandline.connections.iceberg import IcebergCatalog
+from strandline.connections.lake import IcebergCatalog
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
 from strandline.sources.readers.recorded import noted
-from strandline.sources.readers.tabular.declared import require_fitting
-from strandline.sources.readers.tabular.late import Lacking
+from strandline.sources.readers.tabular import Lacking, require_fitting
 
 
 async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
@@ -46,7 +45,7 @@ async def _ask_wider(options: IcebergOptions, given: Surroundings) -> None:
 
 
 async def _find(options: IcebergLooked) -> Sequence[Discovered]:
-    from strandline.sources.readers.iceberg.discovery import find
+    from strandline.sources.readers.iceberg.table import find
 
     return await find(options)
 

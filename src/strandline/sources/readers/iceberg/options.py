@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from strandline.connections.iceberg import IcebergCatalog
+from strandline.connections.lake import IcebergCatalog
 from strandline.options import TEXT, option
 
 

@@ -17,7 +17,7 @@ What stops the source, each with a `SourceError`: a snapshot that is expired bef
 another table in its place; a declared column that is dropped, even if one of its name is added again, or has a type
 that the declared one does not hold; equality deletes, and whatever else pyiceberg does not read.  Table and columns are
 noted by their ids when the source begins, so a column that is renamed is still read.  Columns that upstream gets are
-added here, or left out; those that come here later: `tabular/late.py`.
+added here, or left out; those that come here later: `sources/readers/tabular.py`.
 
 Source: the Iceberg table specification.
 """
@@ -33,18 +33,16 @@ from pyiceberg.table.snapshots import Snapshot
 
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ANEW
 from strandline.sources.reader import ColumnsAdded, FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
 from strandline.sources.readers.recorded import amended, note, noted
-from strandline.sources.readers.tabular.declared import declarable
-from strandline.sources.readers.tabular.late import Lacking, Noted
-from strandline.sources.readers.tabular.stored import StoredFile, TableRows
+from strandline.sources.readers.tabular import Lacking, Noted, StoredFile, TableRows, declarable
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 PARTITION: Final = ""

@@ -20,10 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.connections.kafka import ANSWER_SECONDS_MAX, SILENT, KafkaConnection, Settings, for_client
 from strandline.errors import Unavailable
-from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
-from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
-from strandline.sources.readers.kafka.options import KafkaOptions
-from strandline.sources.readers.kafka.settings import for_consumer
+from strandline.sources.readers.kafka.broker import CALL_SECONDS_MAX, Ends, Lane, Message, OutOfRange, Span, Topic
+from strandline.sources.readers.kafka.options import KafkaOptions, for_consumer
 from strandline.store.secret import revealed
 
 FETCH_MESSAGES: Final = 2_000

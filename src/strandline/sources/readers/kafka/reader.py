@@ -3,7 +3,7 @@
 *How far it could be read* is the last stable offset of each partition: what transactions have not committed is not
 there yet, what they aborted never is.  Partitions that come later are read from offset 0.
 
-*The topic is always the same one.*  Its id and where each partition began are written down (`beginnings.py`) before
+*The topic is always the same one.*  Its id and where each partition began are written down (`broker.py`) before
 anything is bound.  A topic that was made anew under the same name is a `SourceError`, as is a partition whose first
 offsets that are still there lie beyond what must be read, or that ends before what was reached: nothing is skipped.
 
@@ -18,40 +18,185 @@ JSON value, or the schemas that Avro values name.  Else only some messages are, 
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
 
-Long because one object keeps what a topic was seen to be while it is read in three ways.
+Ids of schemas that messages name and the registry does not have: it may only be behind.
+
+A registry is replicated, and a producer may be quicker than the replica that is asked.  So an id is waited for, for a
+minute after it was first missed.  Only then is it taken for wrong, which makes its messages errors for ever.
+
+Garbage looks like ids, too, and there may be new ones all the time.  So a source waits only so long in one *go*: at one
+place of its topic, and without a pause in which it could not ask.
+
+Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html (wire format).
+
+Messages of a log as a table of raw messages (`algebra.messages.RAW`), each at the time of the range it lies in.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, MessageFormat, Range, TopicRanges
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.messages import (
+    FRAME_BYTES,
+    PARTITIONS_MAX,
+    MessageEncoding,
+    MessageFormat,
+    Range,
+    TopicRanges,
+    framed_id,
+)
+from strandline.algebra.schema import TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.gauge import Offsets
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
-from strandline.sources.readers.kafka.awaited import AwaitedSchemas
-from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
-from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX
-from strandline.sources.readers.kafka.options import KafkaOptions, Start
-from strandline.sources.readers.kafka.raw import Ranges, schema_ids
-from strandline.sources.readers.kafka.registry import Registry
-from strandline.sources.readers.kafka.settings import for_spark
-from strandline.sources.readers.message_fields import JsonFields, in_schemas
+from strandline.sources.readers.kafka.broker import (
+    CALL_SECONDS_MAX,
+    Beginnings,
+    Broker,
+    Ends,
+    Message,
+    OutOfRange,
+    Span,
+    Topic,
+)
+from strandline.sources.readers.kafka.options import KafkaOptions, Start, for_spark
+from strandline.sources.readers.kafka.registry import JsonFields, Registry, in_schemas
 from strandline.sources.readers.new_columns import Gained, unsaid
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
+
+WAIT_MS: Final = 60_000
+"""How long an id is waited for.  A source that could not ask for so long begins a new go."""
+WAITS_MS_MAX: Final = 3 * WAIT_MS
+"""How long a source waits in one go, whatever ids come meanwhile."""
+KEPT_MS: Final = 10 * WAIT_MS
+"""How long after an id was last missed it is forgotten: a schema may have got it since."""
+
+
+class _Missed(NamedTuple):
+    first: int
+    last: int
+
+
+class _Go(NamedTuple):
+    place: Offsets
+    since: int
+    last: int  # when it was last waited
+
+
+class AwaitedSchemas:
+    """The ids that one source has missed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._missed: dict[int, _Missed] = {}
+        self._go: _Go | None = None
+
+    def refuse(self, missing: Collection[int], place: Offsets) -> None:
+        """Raise `Unavailable` if some of ``missing`` may still come; all others, from now on, will not.
+
+        ``place``: from where on messages are read; it moves when some got through.
+        """
+        now = self._clock.now_ms()
+        self._note(missing, now)
+        fresh = sorted(each for each in missing if now - self._missed[each].first < WAIT_MS)
+        if not fresh:
+            return
+        go = self._go
+        if go is None or go.place != place or now - go.last >= WAIT_MS:
+            go = _Go(place, now, now)
+        if now - go.since < WAITS_MS_MAX:
+            self._go = _Go(place, min(now, go.since), now)
+            raise Unavailable(
+                f"the schema registry does not have {', '.join(f'the schema {each}' for each in fresh)} yet, which "
+                "messages name: it is asked again for a minute, then these messages become errors; register "
+                "schemas before messages name them"
+            )
+        self._go = None
+        self._missed |= {each: _Missed(now - WAIT_MS, now) for each in fresh}
+
+    def _note(self, missing: Collection[int], now: int) -> None:
+        """Take note of what is missed now, and forget what was missed long ago.  The clock may have been set back."""
+        known = {
+            each: _Missed(min(now, at.first), min(now, at.last))
+            for each, at in self._missed.items()
+            if now - at.last < KEPT_MS
+        }
+        self._missed = known | {each: _Missed(known[each].first if each in known else now, now) for each in missing}
+
+
+_ARROW: Final = pa.schema([
+    ("topic", pa.string()),
+    ("partition", pa.string()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", "UTC")),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    (TIME, pa.int64()),
+])  # fmt: skip
+MS_MIN: Final = -62_135_596_800_000
+MS_MAX: Final = 253_402_300_799_999
+"""The years 1 to 9999, which a timestamp is in.  A producer that counts micro- or nanoseconds writes others."""
+
+
+class Ranges:
+    """Ranges of one topic, by partition and offset."""
+
+    def __init__(self, topic: str, ranges: Sequence[Range]) -> None:
+        self._topic = topic
+        self._by_partition: dict[int, list[Range]] = defaultdict(list)
+        for each in sorted(ranges, key=lambda each: each.lower):
+            self._by_partition[int(each.partition)].append(each)
+
+    @property
+    def spans(self) -> dict[int, Span]:
+        """What has to be fetched of each partition: from the first range to the last."""
+        return {p: Span(these[0].lower, these[-1].upper) for p, these in sorted(self._by_partition.items())}
+
+    def table(self, messages: Iterable[Message] = ()) -> pa.Table:
+        """Return those of the messages that lie in a range."""
+        columns: list[list[object]] = [[] for _ in _ARROW]
+        topic, partitions = self._topic, {p: str(p) for p in self._by_partition}
+        for partition, offset, at_ms, key, value, headers in messages:
+            time = self._time_of(partition, offset)
+            if time is None:
+                continue
+            at_us = None if at_ms is None or not MS_MIN <= at_ms <= MS_MAX else at_ms * 1000
+            named = [{"key": name, "value": data} for name, data in headers]
+            row = (topic, partitions[partition], offset, at_us, key, value, named, time)
+            for column, cell in zip(columns, row, strict=True):
+                column.append(cell)
+        return pa.table([pa.array(column, each.type) for column, each in zip(columns, _ARROW, strict=True)], _ARROW)
+
+    def _time_of(self, partition: int, offset: int) -> int | None:
+        these = self._by_partition[partition]
+        at = bisect_right(these, offset, key=lambda each: each.lower) - 1
+        return these[at].time if at >= 0 and offset < these[at].upper else None
+
+
+def schema_ids(data: pa.ChunkedArray) -> frozenset[int]:
+    """Return the ids of schemas that these framed bytes begin with; what has no frame has none.
+
+    >>> framed, beyond = bytes([0, 0, 0, 0, 7, 2]), bytes([0, 128, 0, 0, 0])
+    >>> sorted(schema_ids(pa.chunked_array([[framed, None, b"x", b"{five}", beyond]])))
+    [7]
+    """
+    heads = pc.unique(pc.binary_slice(data, 0, FRAME_BYTES)).to_pylist()
+    return frozenset(number for head in heads if head is not None and (number := framed_id(head)) is not None)
+
 
 HELD_BYTES_MAX: Final = 16 << 20
 """Bytes of a step's messages that are kept in memory."""

@@ -25,10 +25,10 @@ from strandline.errors import SourceError
 from strandline.problem import Problem, Stopped
 from strandline.sources.kinds import ANEW
 from strandline.sources.readers.new_columns import Gained, new_columns
+from strandline.sources.readers.postgres import row_values
 from strandline.sources.readers.postgres.ledger import UNSEEN, Ledger, OtherNote, TableNote
-from strandline.sources.readers.postgres.rewrites import rewritten, shaped
-from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, UpstreamTable
+from strandline.sources.readers.postgres.slot import rewritten, shaped
 from strandline.sources.readers.postgres.tables import TABLE_LEFT, Reading, column_note, declared_columns
 
 _UNTOLD: Final = 1 << 62
@@ -118,7 +118,7 @@ class Lacked:
 
 
 def _lacked(schema: Schema, upstream: UpstreamTable) -> tuple[Column, ...]:
-    return new_columns(schema, [(column.name, values.spark_type(column.type_name)) for column in upstream.columns])
+    return new_columns(schema, [(column.name, row_values.spark_type(column.type_name)) for column in upstream.columns])
 
 
 def addable(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[Column]:

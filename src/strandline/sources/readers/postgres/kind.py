@@ -13,18 +13,17 @@ from strandline.algebra import types
 from strandline.algebra.schema import Schema
 from strandline.connections.postgres import PostgresConnection
 from strandline.errors import DefinitionError, SourceError, Unavailable
-from strandline.plane.staging import Staging
+from strandline.plane import Staging
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.new_columns import Gained, unsaid
-from strandline.sources.readers.postgres import slot
+from strandline.sources.readers.postgres import row_values, slot
 from strandline.sources.readers.postgres.added import Lacked, noted_wider, unlooked
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
-from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, SlotInUse, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
 from strandline.store.clock import Clock
@@ -105,7 +104,7 @@ async def opened(
 
 
 async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader:
-    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+    from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 
     shard = await given.progress()
     ledger, name = await Ledger.open(shard, given.epoch), slot_of(options, shard.shard)
@@ -161,7 +160,7 @@ async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], p
 
 
 async def _release(options: PostgresOptions, given: Surroundings, others: Sequence[Progress]) -> str:
-    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+    from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 
     note = (await Ledger.open(await given.progress(), given.epoch)).slot
     if note is None:
@@ -179,13 +178,13 @@ def _check(_: PostgresOptions, reference: str, schema: Schema) -> None:
         raise DefinitionError(f"{reference!r} names no table of PostgreSQL: write 'schema.name'")
     for name, kind in types.columns(schema):
         try:
-            values.arrow(kind)
+            row_values.arrow(kind)
         except DefinitionError as error:
             raise DefinitionError(f"column {name!r}: {error}") from None
 
 
 async def _ask(options: PostgresOptions, reference: str, schema: Schema) -> None:
-    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+    from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 
     server = PsycopgServer(options, options.publication, "")
     try:
@@ -202,7 +201,7 @@ async def _ask(options: PostgresOptions, reference: str, schema: Schema) -> None
 
 
 async def _ask_wider(options: PostgresOptions, given: Surroundings) -> None:
-    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+    from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 
     ledger = await Ledger.open(await given.progress(), given.epoch)
     server = PsycopgServer(options, options.publication, "")
@@ -237,7 +236,7 @@ async def require_wider(
 
 
 async def _find(options: PostgresOptions) -> Sequence[Discovered]:
-    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+    from strandline.sources.readers.postgres.psycopg_server import PsycopgServer
 
     server = PsycopgServer(options, options.publication, "")
     try:
@@ -254,7 +253,7 @@ def found_table(table: UpstreamTable) -> Discovered:
     name, notes = f"{table.schema}.{table.name}", list[str]()
     if table.identity is not Identity.FULL and not any(column.key for column in table.columns):
         notes.append("it has no replica identity, so upstream refuses to update or delete its rows")
-    columns = [(column.name, values.spark_type(column.type_name)) for column in table.columns]
+    columns = [(column.name, row_values.spark_type(column.type_name)) for column in table.columns]
     found = discovered(name, columns, {}, notes, exact=True)
     try:
         if table_name(name) != (table.schema, table.name):

@@ -36,7 +36,7 @@ from strandline.sources.readers.postgres.pgoutput import (
     lsn_text,
     parse,
 )
-from strandline.sources.readers.postgres.rows.columns import LSN, table_of
+from strandline.sources.readers.postgres.row_values import LSN, table_of
 from strandline.sources.readers.postgres.server import Take
 from strandline.sources.readers.postgres.tables import TABLE_STOPPED, Change, Layout, Reading, Stops
 

@@ -38,9 +38,8 @@ from strandline.sources.readers.postgres.pgoutput import (
     Update,
     Value,
 )
-from strandline.sources.readers.postgres.rewrites import shaped, unlike
 from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
-from strandline.sources.readers.postgres.slot import dotted
+from strandline.sources.readers.postgres.slot import dotted, shaped, unlike
 
 Texts: TypeAlias = tuple[bytes | None, ...]
 """The values of the declared columns, in their order, as texts."""

@@ -7,7 +7,7 @@ withdraws it from the shard.  A message's offset is its number, from 0, in the o
 The shard holds three kinds of records; each is there until it is withdrawn:
 an `Arrival` is a request with its messages, until it is durable in the collection; `Seen` the key of a request that was
 forgotten, until the key is too; `Next` the offset of the next message, once requests were forgotten: offsets never go
-back (`kept.py`).
+back (`py`).
 
 One append makes a batch of requests durable.  Each append takes one time of the shard, so of two processes one appends
 at a time, and one of an older epoch never.
@@ -17,10 +17,20 @@ when both are in one batch.  A key that comes again with other content is refuse
 remembered, for so long after they came as the source says.
 
 No call here spawns anything or looks at a socket, so that a simulation can run it.
+
+What the record shard of a webhook holds: requests that wait, keys that are remembered, and how far it is.
+
+See `strandline.sources.readers.webhook.inbox`.
+
+Requests that arrive while an append is under way are made durable together, in the next one.
+
+So a store that takes 50 ms for an append limits how long a sender waits, and not how many are served.  The first that
+comes appends for all that wait; no task is spawned.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,16 +38,87 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
+import xxhash
 
-from strandline.errors import CorruptionError, SourceError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.errors import CorruptionError, SourceError, StoreError, StrandlineError, Unavailable
+from strandline.frontier import Frontier, as_time
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ANEW
-from strandline.sources.readers.webhook.kept import Arrival, Kept, Next, Seen, content, decode, encode, seen_of, size
 from strandline.store.clock import Clock
+
+MESSAGE_BYTES: Final = 64
+"""What a message takes besides its bytes."""
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True, tag="arrival"):
+    """A request: the offset of its first message, when it came, its key (or none), chosen headers, its messages."""
+
+    first: int
+    at_ms: int
+    key: str
+    headers: tuple[tuple[str, bytes], ...]
+    messages: tuple[bytes, ...]
+
+    @property
+    def end(self) -> int:
+        """The offset after its last message."""
+        return self.first + len(self.messages)
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
+    """A key: where the messages of its request began, their number, when it came, and a hash of its content."""
+
+    key: str
+    first: int
+    count: int
+    at_ms: int
+    content: int
+
+
+class Next(msgspec.Struct, frozen=True, array_like=True, tag="next"):
+    """The offset of the next message if none waits."""
+
+    offset: int
+
+
+Kept: TypeAlias = Arrival | Seen | Next
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+def encode(kept: Kept) -> bytes:
+    """Return the data of a record."""
+    return _encoder.encode(kept)
+
+
+def decode(data: bytes) -> Kept:
+    """Return what a record's data say.  Raises ``msgspec.MsgspecError``."""
+    found: Kept = _decoder.decode(data)
+    return found
+
+
+def size(messages: Sequence[bytes]) -> int:
+    """Return how many bytes messages take."""
+    return sum(map(len, messages)) + MESSAGE_BYTES * len(messages)
+
+
+def content(messages: Sequence[bytes]) -> int:
+    """Return a hash of messages, and of where they are cut."""
+    found = xxhash.xxh64()
+    for each in messages:
+        found.update(len(each).to_bytes(8, "big"))
+        found.update(each)
+    return found.intdigest() >> 1
+
+
+def seen_of(arrival: Arrival) -> Seen:
+    """Return what is remembered of a request."""
+    return Seen(arrival.key, arrival.first, len(arrival.messages), arrival.at_ms, content(arrival.messages))
+
 
 HOLD: Final = "webhook"
 """The critical reader by which the shard's past is released."""
@@ -304,3 +385,72 @@ class Inbox:
             case Next():
                 if self._mark == kept:
                     self._mark = None
+
+
+BATCH_BYTES_MAX: Final = 4 << 20
+"""A batch that has so many bytes is complete; a larger request is one alone."""
+
+
+class _Ticket:
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.outcome: Outcome | None = None
+        self.error: StrandlineError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.outcome is not None or self.error is not None
+
+
+class Batches:
+    """The way of all connections to one inbox."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._waiting: list[_Ticket] = []
+        self._turn = asyncio.Lock()
+        self.appends = 0
+        """How many batches there were."""
+
+    async def offer(self, request: Request) -> Outcome:
+        """Make a request durable; return and raise as `Inbox.take`."""
+        ticket = _Ticket(request)
+        self._waiting.append(ticket)
+        async with self._turn:
+            while not ticket.done:
+                await self._serve(self._next())
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.outcome is not None, "a ticket that is done has an outcome or an error"
+        return ticket.outcome
+
+    def _next(self) -> list[_Ticket]:
+        """Take the next batch of those that wait."""
+        count, total = 0, 0
+        for ticket in self._waiting:
+            total += size(ticket.request.messages)
+            if count and total > BATCH_BYTES_MAX:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _serve(self, batch: list[_Ticket]) -> None:
+        self.appends += 1
+        try:
+            outcomes = await self._inbox.take([ticket.request for ticket in batch])
+        except StrandlineError as error:
+            for ticket in batch:
+                ticket.error = error
+        except BaseException:  # the call that appends for all was cancelled: whether it happened is not known
+            for ticket in batch:
+                ticket.error = Unavailable("the server was stopped while it stored the request")
+            raise
+        else:
+            for ticket, outcome in zip(batch, outcomes, strict=True):
+                ticket.outcome = outcome
+
+
+def may_be_sent_again(error: StrandlineError) -> bool:
+    """Tell whether the same request may succeed later."""
+    return isinstance(error, StoreError | Unavailable)

@@ -19,9 +19,8 @@ from typing import Final
 import pyarrow as pa
 
 from strandline.algebra.schema import TIME, Schema
-from strandline.connections.addresses import Address
-from strandline.connections.ports import cannot_listen
-from strandline.frontier.gauge import Offsets
+from strandline.connections.addresses import Address, cannot_listen
+from strandline.frontier import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Problem, Stopped, Way
 from strandline.sources.reader import MessageDecoder, Plain, ReaderKind, Records, Surroundings

@@ -19,8 +19,7 @@ import pyarrow as pa
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import FencedError, Unavailable
 from strandline.materialize.feed import NoRows
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, canonical
 from strandline.testing.contracts.drivers.world import KEYED, TWO, EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan

@@ -11,8 +11,6 @@ another and empty one each time.
 
 The scenarios are separate functions, so that tests can show that planted defects fail them.
 
-Long because an author subclasses one suite.
-
 Laws: M1, M2, M3.
 """
 
@@ -26,7 +24,7 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, ConfigError, DefinitionError, FencedError, Unavailable
-from strandline.frontier.antichain import EMPTY
+from strandline.frontier import EMPTY
 from strandline.materialize.driver import require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec

@@ -14,8 +14,7 @@ from typing import Any
 
 from strandline.errors import DefinitionError
 from strandline.materialize.feed import NoRows
-from strandline.materialize.protocol.spec import contents
-from strandline.materialize.protocol.task import MaterializationSpec
+from strandline.materialize.protocol.task import MaterializationSpec, contents
 from strandline.testing.contracts.drivers.coming_and_going import ORDERS, PEOPLE, PLACES, ComingAndGoing, begun
 from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEndpoint, World, row
 from strandline.testing.simulation.crashes import Crash, CrashPlan

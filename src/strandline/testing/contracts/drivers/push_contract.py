@@ -9,8 +9,6 @@ was pushed as a consumer does: it drops what carries the identity of an earlier 
 
 The scenarios are separate functions, so that tests can show that planted defects fail them.
 
-Long because an author subclasses one suite.
-
 Laws: M1, M2, M3.
 """
 
@@ -32,8 +30,7 @@ from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import AsOfError, DefinitionError, FencedError
 from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
-from strandline.materialize.protocol.spec import canonical, contents
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec, canonical, contents
 from strandline.testing.contracts.drivers.driver_contract import crash_once, empty_once, zombie_once
 from strandline.testing.contracts.drivers.world import KEYED, World, advance_through, row
 from strandline.testing.feed import ListFeed

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, canonical
 from strandline.testing.contracts.drivers.push_contract import MakePushed
 from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.simulation.crashes import Crash, CrashPlan

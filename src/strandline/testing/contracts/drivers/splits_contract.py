@@ -16,7 +16,7 @@ import pytest
 
 from strandline.errors import AsOfError, FencedError, Unavailable
 from strandline.materialize.log import RecoveryLog
-from strandline.materialize.splits.task import Splits
+from strandline.materialize.splits import Splits
 from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import MemoryEndpoint

@@ -12,16 +12,15 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.frontier.antichain import Frontier
+from strandline.frontier import Frontier
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
-from strandline.materialize.protocol.spec import canonical, contents
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec, canonical, contents
 from strandline.materialize.runtime import Task
-from strandline.store.beside import Call, Running
-from strandline.store.consensus import Versioned
+from strandline.store.clock import Call, Running
 from strandline.store.memory import MemoryConsensus
+from strandline.store.protocols import Versioned
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import CrashPlan, Tapped

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.sources.readers.postgres.connected.portions import portions
+from strandline.sources.readers.postgres.psycopg_server import portions
 
 SIZES = st.lists(st.integers(0, 12), max_size=30)
 

@@ -8,7 +8,8 @@ from typing import Any, Self
 import pytest
 
 from strandline.errors import Unavailable
-from strandline.sources.readers.postgres.connected import portions, psycopg_server
+from strandline.sources.readers.postgres import psycopg_server
+from strandline.sources.readers.postgres import psycopg_server as portions
 
 
 class Connection:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.types import Array, Atom, Decimal, Struct
 from strandline.errors import DefinitionError
-from strandline.sources.readers.postgres.rows.values import arrow, items, spark_type, typed, value
+from strandline.sources.readers.postgres.row_values import arrow, items, spark_type, typed, value
 
 YEARS = datetime.fromisoformat("0001-01-02"), datetime.fromisoformat("9999-12-30")
 TEXTS = {

@@ -1,1 +1,0 @@
-"""Keys of queries: the columns by which a query falls into parts."""

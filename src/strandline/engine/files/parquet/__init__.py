@@ -1,1 +1,0 @@
-"""Parquet files: who reads their columns, and what Arrow reads."""

@@ -1,3 +1,0 @@
-"""Schedules: when a materialization begins its transactions."""
-
-__all__ = ["pace", "paced", "window"]

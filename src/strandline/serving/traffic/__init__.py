@@ -1,3 +1,0 @@
-"""What clients ask of a desk, counted for people who watch."""
-
-__all__ = ["counting"]

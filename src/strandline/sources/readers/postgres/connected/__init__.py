@@ -1,1 +1,0 @@
-"""A real PostgreSQL server, spoken to by psycopg."""

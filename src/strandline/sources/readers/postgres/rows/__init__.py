@@ -1,1 +1,0 @@
-"""Rows of PostgreSQL as typed columns: values, changes, and what a snapshot shows."""
