@@ -132,9 +132,10 @@ INNER = {
     ),
 }
 
-ROOM_FILES_MAX = 12
-CROWDED: Mapping[str, str] = {}
-"""Rooms that may hold more files, and why."""
+SLIVER_LINES = 40
+"""A module with fewer lines of code (no blank line, comment or docstring) is folded into the only one that reads it."""
+APART = ("compute.rules", "engine.early", "materialize.drivers", "materialize.wire.kind", "sources.readers")
+"""What is named one by one where kinds are chosen: rules, engines, drivers, readers."""
 
 #: Libraries that tie code to one outside system → the modules that may import them.
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")
@@ -196,7 +197,6 @@ TAKES_NODES_APART = (
     "algebra.judged",
     "compute.lookups",
     "compute.plan",
-    "compute.lookups",
     "compute.rules",
     "engine.sql.rendering",
     "testing.lists.list_plans",
@@ -390,7 +390,7 @@ def named() -> set[str]:
     knowing = {room for pair in KNOWN_TO for room in pair}
     inside = {each.removeprefix("strandline.") for each in INSIDE_THE_INSTANCE}
     lists = (LOOK_INSIDE, CONCRETE, CHOOSES, TAKES_NODES_APART, BEFORE_THE_INSTANCE)
-    return {*FLOOR, *inner, *CROWDED, *tied, *knowing, *inside}.union(*lists)
+    return {*FLOOR, *inner, *APART, *tied, *knowing, *inside}.union(*lists)
 
 
 def test_every_room_that_a_table_names_is_there() -> None:
@@ -411,13 +411,46 @@ def test_no_arrow_runs_up_inside_a_room(room: str) -> None:
     assert upward_inside(room, all_imports()) == []
 
 
-def test_a_room_is_small_enough_to_be_seen_at_once() -> None:
-    """A room of thirty files has no front door."""
-    crowd: dict[str, int] = {}
-    for name, path in modules().items():
-        if path.name != "__init__.py":
-            crowd[name.rpartition(".")[0]] = crowd.get(name.rpartition(".")[0], 0) + 1
-    assert {room: many for room, many in crowd.items() if many > ROOM_FILES_MAX and room not in CROWDED} == {}
+def code_lines(text: str) -> int:
+    """Return how many lines of a module are code: neither blank, nor comments, nor texts that stand alone."""
+    tree, beside = ast.parse(text), set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            beside |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and at not in beside for at, line in lines)
+
+
+def slivers(here: Mapping[str, str], imports: list[Import]) -> list[str]:
+    """Return the modules of ``here`` (texts by names) that are small, and that one other module imports."""
+    readers: dict[str, set[str]] = {}
+    for each in imports:
+        readers.setdefault(each.inside or "", set()).add(each.importer)
+    small = (name for name, text in here.items() if code_lines(text) < SLIVER_LINES)
+    return [name for name in small if len(readers.get(name, ())) == 1 and not _within(name, APART)]
+
+
+def test_no_sliver_stands_apart_from_its_only_reader() -> None:
+    """Damage: for one question a reader opens ten files, each of which sends them to the next."""
+    here = {name: path.read_text() for name, path in modules().items() if path.name != "__init__.py"}
+    assert slivers(here, all_imports()) == []
+
+
+def test_no_room_holds_one_file() -> None:
+    """A folder around one file is one more name to learn."""
+    inside: dict[str, set[str]] = {}
+    for name in modules():
+        inside.setdefault(name.rpartition(".")[0], set()).add(name)
+    assert [room for room, names in inside.items() if room in modules() and len(names) == 1] == []
+
+
+def test_the_check_sees_a_planted_sliver() -> None:
+    """A check that sees nothing would let the house fall into splinters again."""
+    text = '"""What it is."""\n\n# why\nx = 1\n'
+    assert code_lines(text) == 1
+    assert slivers({"a.b": text}, [Import("a.c", "strandline.a.b")]) == ["a.b"]
+    assert slivers({"a.b": text}, [Import("a.c", "strandline.a.b"), Import("a.d", "strandline.a.b")]) == []
+    assert slivers({"a.b": "x = 1\n" * SLIVER_LINES}, [Import("a.c", "strandline.a.b")]) == []
 
 
 def test_a_room_is_entered_by_the_modules_that_it_names_as_public() -> None:

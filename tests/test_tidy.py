@@ -19,11 +19,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FILE_LINES_UNEXPLAINED_MAX = 350
-FILE_LINES_MEDIAN_MAX = 250
-FILE_LINES_MAX = 600
+FILE_LINES_MEDIAN_MIN, FILE_LINES_MEDIAN_MAX = 160, 300
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
-assert FUNCTION_LINES_MAX < FILE_LINES_MEDIAN_MAX < FILE_LINES_MAX
+assert FUNCTION_LINES_MAX < FILE_LINES_MEDIAN_MIN < FILE_LINES_MEDIAN_MAX < FILE_LINES_MAX
 
 #: Where the project's own files are.
 PLACES = ("src", "tests", "tools", "docs", ".ci")
@@ -164,15 +163,11 @@ def test_settings_name_only_what_is_there() -> None:
     assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) - ours == set()
 
 
-def test_files_are_short() -> None:
-    """A file that holds two subjects hides one of them."""
-    lines = {path: len(path.read_text().splitlines()) for path in python_files("src")}
-    assert median(lines.values()) <= FILE_LINES_MEDIAN_MAX
+def test_a_file_is_neither_a_sliver_nor_a_heap() -> None:
+    """A file that holds two subjects hides one of them; a subject in five files is found in none."""
+    lines = {path: len(path.read_text().splitlines()) for path in python_files("src") if path.name != "__init__.py"}
+    assert FILE_LINES_MEDIAN_MIN <= median(lines.values()) <= FILE_LINES_MEDIAN_MAX
     assert {str(path): count for path, count in lines.items() if count > FILE_LINES_MAX} == {}
-    long = [path for path, count in lines.items() if count > FILE_LINES_UNEXPLAINED_MAX]
-    assert [
-        str(path) for path in long if "Long because" not in (ast.get_docstring(ast.parse(path.read_text())) or "")
-    ] == []
 
 
 def test_functions_are_short() -> None:

@@ -374,7 +374,7 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str], given: Seque
 
 
 def described(session: SparkSession, sql: str, names: Sequence[str], count: int, limits: Collection[int]) -> Described:
-    """Return what the query ``sql`` with ``count`` parameters is answered with, and what they are; see `asked.expressions`.
+    """Return what the query ``sql`` with ``count`` parameters is answered with, and what they are.
 
     Raises as `analysed`.
     """
