@@ -304,14 +304,17 @@ def run(command: list[str], *, out: int | IO[bytes] | None = None, minutes: int 
 
     ``out``: where its output goes, as for `subprocess`.
     """
-    python_path = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    # Tests start hundreds of processes.  Each would compile all that it imports, which takes as long as the rest of it.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with subprocess.Popen(
         command,
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=None if out is None else subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": python_path},
+        env=environment,
         start_new_session=True,
     ) as process:
         try:
