@@ -1,40 +1,11 @@
-"""The orders that measure progress: times, frontiers, refreshes, source offsets.  No storage, no Spark.
+"""The orders that measure progress: times, frontiers, refreshes, source offsets. No storage, no Spark.
 
-Frontiers of time: which times may still change.
-
-A time is a number of milliseconds, ``0 <= t < 2**63``.  A frontier is an antichain of times; since time is totally
-ordered it has one element or none.  ``Frontier(at)`` says that updates at ``t >= at`` may still come; the empty
-frontier (``at is None``) says that none will.  Frontiers are ordered by progress: minimum <= ... <= empty.
-
-`given_time` checks a time that a caller passes: a number that only looks like a time (5.0) would be stored and then be
-unreadable.
+A time is a number of milliseconds, ``0 <= t < 2**63``; `moment` and `shown` translate it from and to text for people.
+A `Frontier` says which times may still change.  `Offsets` say how far a source has been read.  `Refresh` says at which
+times a view adopts what its inputs hold, and `Pace` what that means for a stage: how far it reads its inputs, and how
+far its shard is known then.
 
 Trap: the empty frontier is the *greatest* one.  A function that forgets it blocks a sealed collection for ever.
-
-Source gauges: how far a source has been read, as next offsets by partition.
-
-``Offsets({p: n})`` covers the messages of partition ``p`` with offset ``< n``; a partition that is absent is at 0.
-Offsets form a lattice (join = maximum by partition); two of them may be incomparable, and ``<=`` is then false both
-ways.  They are values: hashable, and equal iff they cover the same messages, with or without explicit zeros.
-
-`strandline/sources/reclock.py` assigns times to them.
-
-Moments: times as people write and read them, beside the milliseconds that programs use.
-
-Refresh: at which times a view takes over what its inputs hold.
-
-Without a schedule a view follows every time of its inputs (ON COMMIT).  With one it changes at its *refreshes* alone:
-what changes upstream at a time shows at the first refresh at or after it, and from one refresh to the next the view
-stays as it is.  So times of updates and frontiers alike are rounded up to refreshes; after the last refresh nothing can
-change, which is the empty frontier.
-
-A view has no refresh before its creation.  Its creation is a time too: the last one at which all that it reads was
-complete when the view was defined, or came to be complete after that.
-
-Pace: how far a stage reads its inputs, and how far its shard is known then.
-
-A stage without a schedule reads its inputs as far as they are known, and its shard is known as far.  One with a
-schedule reads through its last refresh, and its shard is known up to the next one.
 """
 
 from __future__ import annotations
@@ -55,6 +26,10 @@ TIME_MAX: Final = 2**63 - 1
 
 class Frontier(msgspec.Struct, frozen=True):
     """The times that may still change: all ``t >= at``; ``at is None``: none.
+
+    A frontier is an antichain of times; since time is totally ordered it has one element or none.  ``Frontier(at)``
+    says that updates at ``t >= at`` may still come; the empty frontier says that none will.  Frontiers are ordered by
+    progress: minimum <= ... <= empty.
 
     >>> Frontier(3).beyond(3), Frontier(3).beyond(2), EMPTY.beyond(9)
     (True, False, False)
@@ -151,6 +126,8 @@ def whole(number: object) -> int | None:
 def given_time(number: object, whose: str) -> int:
     """Check a time that a caller passed, and return it.  Raises `InvalidUsage` that names ``whose`` it is.
 
+    A number that only looks like a time (5.0) would be stored and then be unreadable.
+
     >>> given_time(7, "a tick")
     7
     >>> given_time(7.0, "a tick")
@@ -166,6 +143,11 @@ def given_time(number: object, whose: str) -> int:
 @dataclass(frozen=True, slots=True, init=False)
 class Offsets:
     """Next offset by partition.
+
+    ``Offsets({p: n})`` covers the messages of partition ``p`` with offset ``< n``; a partition that is absent is at 0.
+    Offsets form a lattice (join = maximum by partition); two of them may be incomparable, and ``<=`` is then false
+    both ways.  They are values: hashable, and equal iff they cover the same messages, with or without explicit zeros.
+    `strandline/sources/reclock.py` assigns times to them.
 
     >>> Offsets({"0": 3}) <= Offsets({"0": 3, "1": 1}), Offsets({"0": 3}) <= Offsets({"1": 9})
     (True, False)
@@ -290,6 +272,14 @@ class Refresh(msgspec.Struct, frozen=True):
 
     ``created``: the view's creation; None as long as it is not known: then there is no refresh yet.
 
+    Without a schedule a view follows every time of its inputs (ON COMMIT).  With one it changes at its *refreshes*
+    alone: an upstream change shows at the first refresh at or after its time, and between two refreshes the view stays
+    unchanged.  So times of updates and frontiers alike are rounded up to refreshes; after the last refresh nothing can
+    change, which is the empty frontier.
+
+    A view has no refresh before its creation.  Its creation is a time too: the last one at which all that the view
+    reads was complete when the view was defined, or the first at which it became complete after that.
+
     >>> hourly = Refresh((Every(60), Every(25, 5)), created=10)
     >>> [hourly.up(time) for time in (0, 10, 11, 31)]
     [10, 10, 30, 55]
@@ -369,6 +359,9 @@ class Pace:
     """The schedule of a stage; None: it follows each time of its inputs.
 
     ``shown``: the stage is the view itself, which others read; False: only stages of its view do.
+
+    A stage without a schedule reads its inputs as far as they are known, and its shard is known up to the same
+    frontier.  A stage with a schedule reads through its last refresh, and its shard is known up to the next one.
     """
 
     refresh: Refresh | None = None

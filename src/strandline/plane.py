@@ -1,36 +1,16 @@
 """The data plane, as the rooms that decide see it: rows are opaque, and each job is one named call.
 
 Python decides, the JVM moves rows: a caller may pass `Rows` on but never look inside.  `Engine` is the only way to
-Spark.  Its calls are declared by who asks: sources and steps that write (`Staging`),
-deliveries and checks that read (`Reading`), steps and queries (`Evaluating`), small windows (`LookUps`), and the
-envelopes of sources (`Enveloping`).  A call may be in a hurry (`hurry`): then its jobs wait for no executors.  It may
-belong to a query (`asked`): then its jobs run beside those of ticks, and are cancelled with it.
+Spark, and the whole of the data plane.  Its calls are declared by their callers:
 
-`Engine`: the data plane whole, for what runs items of every kind, and for what implements it.
+- `Staging`: sources and steps write rows into shards.
+- `Reading`: deliveries and checks read counts, samples, tables and batches of changes.
+- `Evaluating`: steps and queries make new frames of frames, by a plan or plain SQL.
+- `LookUps`: small windows find the parts of large contents that a small frame names.
+- `Enveloping`: the envelopes of sources make updates of records.
 
-Answers out of the data plane: contents and frames as counts, samples, tables and batches of changes.
-
-Rows into shards: places for rows that come from outside, and batches that are written together.
-
-Asked: the queries that an environment answers now, each with a number, an owner and an end.
-
-What a query asks of the engine is carried out beside what ticks ask: the engine looks at `present`.  A stage is a
-short text for people.  Work that a query begins, and that goes on after its end, belongs to no query.
-
-`Described`: the columns of a query's answer and the types of its parameters, before there are values for them.
-
-`Edit`: what an UPDATE or a DELETE says of a table's rows, in its author's words.
-
-Parts of large contents, found by what a small frame holds: look-ups, pruned scans, and filters that may let pass.
-
-Hurry: what a caller says of a call while others wait for its end.
-
-A job may wait for executors of a cluster for a long time.  The jobs of a call in a hurry do not: where there is no
-executor, the engine cancels them within seconds, and the call raises `NoExecutor`.
-
-New frames from frames: what a plan or plain SQL makes of rows.
-
-Updates from records: what the envelopes of sources ask for.
+A call may be in a hurry (`hurried`): then its jobs wait for no executors.  It may belong to a query (`asked_by`): then
+its jobs run beside those of ticks, and are cancelled with it.
 """
 
 from __future__ import annotations
@@ -236,7 +216,12 @@ _WHO: Final[ContextVar[str]] = ContextVar("strandline_who", default=HERE)
 
 
 class Queries:
-    """The register of the queries that one environment answers.  Calls may come from any thread."""
+    """The register of the queries that one environment answers.  Calls may come from any thread.
+
+    Each query has a number, an owner and an end.  The engine looks at `present`, and runs what a query asks of it
+    beside the jobs of ticks.  A stage of a query is a short text for people.  Work that a query begins, and that goes
+    on after its end, belongs to no query.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -361,6 +346,8 @@ class Described:
     """The columns of a query's answer, and the type of each parameter, as its place shows it.
 
     ``outputs``: the numbers of parameters that are columns of the answer by themselves, with the places of these.
+
+    It is found before there are values for the parameters.
     """
 
     columns: pa.Schema
@@ -373,6 +360,8 @@ class Edit:
     """The rows of a table for which ``where`` is true (None: all); their names may be qualified by ``alias``.
 
     ``values``: what columns (by name in lower case) become; empty: the rows are deleted.
+
+    It says what an UPDATE or a DELETE does, in the words of its author.
     """
 
     alias: str
@@ -462,7 +451,12 @@ _CALL: Final[ContextVar[_Call | None]] = ContextVar("strandline_hurry", default=
 
 @contextmanager
 def hurried() -> Iterator[None]:
-    """Be in a hurry until this is left, also in the coroutines that are begun here."""
+    """Be in a hurry until this is left, also in the coroutines that are begun here.
+
+    Others wait for the end of such a call.  A job may wait a long time for executors of a cluster; the jobs of a call
+    in a hurry do not.  If there is no executor, the engine cancels them within seconds, and the call raises
+    `NoExecutor`.
+    """
     call = _Call()
     before = _CALL.set(call)
     try:

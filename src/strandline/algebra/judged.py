@@ -1,25 +1,17 @@
-"""Conditions over values that may be missing because an expression failed: what is surely so, and what may be.
+"""Stateless plans as sums of products, judged although expressions may fail.
 
-Spark evaluates the terms of a condition in an order of its own, and leaves terms out once the outcome is known.  So a
-condition is judged without an order: AND is false if any term is false, OR is true if any term is true, whatever the
-other terms raise.  A row is *in* if the condition is surely true, *out* if it cannot be true, and else an error.
-
-`HasValue` is the one primitive: whether an expression has a value for a row (NULL is one).  Its operand is evaluated
-under a guard, so it never fails itself.
-
-A product: the rows of some leaves, or their pairs, that fulfil conditions, and values of them.
-
-Which pairs of the rows of a product's leaves are in, and those of which that is not known: see `careful`.
-
-A plan without state as a sum of products, each of conditions and values over rows as they are stored.
+Spark evaluates the terms of a condition in any order, and skips terms once the outcome is known.  So a condition is
+judged without an order: AND is false if any term is false, OR is true if any term is true, whatever the other terms
+raise.  A row is *in* if the condition is surely true, *out* if it cannot be true, and otherwise an error (`careful`).
+The one primitive is `HasValue`: whether an expression has a value for a row (NULL is one).
 
 `Products.of` moves all expressions up: conditions and projected values become expressions over the columns of the
-leaves, and a union becomes one product for each branch.  So nothing is evaluated before everything that may drop its
-row, or its pair of rows, is known: as lazily as any plan of Spark's can.
+leaves, and a union becomes one product for each branch.  So an expression is evaluated only once everything that may
+drop its row, or its pair of rows, is known: as lazily as any plan of Spark's can be.
 
-Two things must be computed below all the same: how many rows a generator makes, and a side of a join that has too many
-branches (`PRODUCTS_MAX`).  What fails there travels on: a row of which it is not known whether it is in becomes a row
-of a second product, with its error in a column, and a value that fails a mark (`algebra.scalar.Known`).
+Two things must be computed below: how many rows a generator makes, and a side of a join that has too many branches
+(`PRODUCTS_MAX`).  A failure there is passed on.  A row that may or may not be in becomes a row of a second product,
+with its error in a column.  A value that fails is marked (`algebra.scalar.Known`).
 """
 
 from __future__ import annotations

@@ -1,46 +1,14 @@
-"""Message formats: plain data that readers of messages share with the engine, which decodes them.
+"""Formats of messages and files, and the errors and keyed records that come of decoding them.
 
-A *raw message* is what a broker (or a push over HTTP) gives: bytes, a place, a timestamp.  `RAW` names the columns of
-a table of them.  `MessageFormat` says how their bytes become the columns of a schema; `check` refuses, before anything
-is stored, a format that cannot make rows of it.
+All of it is plain data: sources, which read messages and list files, share it with the engine, which decodes them.
 
-Records that could not be decoded, as the error half of a source holds them, and how they leave with upstream's help.
+A *raw message* is what a broker, or a push over HTTP, delivers: bytes, a place and a timestamp.  `RAW` names the
+columns of a table of raw messages.  `MessageFormat` and `FileFormat` say how bytes become the columns of a schema.
+`check` refuses a format that cannot make rows of the schema, before anything is stored.
 
-Such an error is a JSON object ``{"file", "line", "reason", "raw"}`` (a reader may write plain text instead).  An
-undecodable record that upstream takes back is an error too, whose reason begins with `TAKES_BACK`.  The two *match* if
-they agree in everything but where they stand: reason and raw text.  Matching errors cancel one another in pairs, so a
-record that came and was taken back leaves no error, and one that was taken back and never came stays one.
-
-Which of several matching errors is cancelled is definite: the first in the order of their text.
-
-Keyed records: each says what its key has from then on, and the newest one counts.
-
-A source whose records are *keyed* (upsert, Debezium, CDC without full images) returns them with the columns of its
-collection, ``__time``, ``__diff`` (always 1) and these:
-
-- `ORDER`, a bigint: the records of one key at one time count in this order.  Two with the same order are one record
-  that came twice.
-- `GONE`, a boolean: true, the key has no row from here on, and all columns but the key's are NULL; false, it has this
-  row, or this error; NULL, the record has no key that is known, and is an error that stands for itself.
-- `KEPT`, an array of column names, or no such column: what upstream did not send because it stays as it was.  NULL is
-  none.  Names are those of the schema.
-- ``__error``, or no such column: the record is an error.  *If its key is known (`GONE` is false) the key's columns hold
-  it*, in a row of the err half too, and all other columns are NULL.
-
-At each time a key has one row, or one error, or nothing: what its last record says.  So a key whose value cannot be
-decoded loses its row, and the error stands in its place until the next record of the key.  An error without a key
-(a NULL key among them) stays until the operator dismisses it.  A record with `KEPT` where the key has no row is an
-error of the key, with `NOTHING_KEPT`: what it left out is nowhere, and no value is invented.
-
-In a collection's err half an error of a known key begins with ``{"key":{…},``, which the engine puts there: the key's
-columns and their values as texts (`with_key`, `key_of`).  The texts are the engine's own, and two keys have the same
-ones iff they are equal.  So decoders neither write it nor agree on how.
-
-Trap: "last" is by time and then by order, never by the order of rows in a frame.
-
-The naive truth: `strandline.sources.envelopes`.
-
-File formats: plain data that readers, which list files, share with the engine, which decodes them.
+A record that cannot be decoded becomes an error in the error half of its source; errors may cancel one another
+(`cancelled`).  A source whose records are *keyed* says what each key has from a record on; see `ORDER`, `GONE` and
+`KEPT`.
 """
 
 from __future__ import annotations
@@ -373,6 +341,8 @@ TOO_DEEP: Final = "it is nested too deep"
 NAME_CHARS_MAX: Final = 50_000
 """That parser takes no longer names of fields, of columns or not, and has no setting for it."""
 LONG_NAME: Final = f"it has a field whose name has more than {NAME_CHARS_MAX} characters"
+# An undecodable record is a JSON object ``{"file", "line", "reason", "raw"}`` (a reader may write plain text instead).
+# An undecodable record that upstream takes back is an error too: its reason begins with `TAKES_BACK`.
 TAKES_BACK: Final = "it takes back a record that is not here: "
 RAW_CHARS_MAX: Final = 4_096
 """How much of an undecodable record an error holds."""
@@ -414,6 +384,10 @@ def parsed(error: str) -> Told:
 def cancelled(errors: Mapping[str, int]) -> dict[str, int]:
     """Return which of ``errors`` (how often each is there) cancel one another, and how often.
 
+    An error and its withdrawal (`TAKES_BACK`) match if they agree in reason and raw text, wherever they stand.  They
+    cancel in pairs.  So a record that came and was taken back leaves no error, and one that was taken back and never
+    came stays an error.  Of several matching errors, those first in the order of their text are cancelled.
+
     >>> cancelled({"a": 2, "b": 1, TAKES_BACK + "a": 1})
     {'a': 1, 'it takes back a record that is not here: a': 1}
     """
@@ -433,6 +407,26 @@ def cancelled(errors: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
+# A source whose records are *keyed* (upsert, Debezium, CDC without full images) returns them with the columns of its
+# collection, ``__time``, ``__diff`` (always 1) and these:
+#
+# - `ORDER`, a bigint: the records of one key at one time count in this order.  Two records with the same order are one
+#   record that came twice.
+# - `GONE`, a boolean: true, the key has no row from here on, and all columns but those of the key are NULL; false, the
+#   key has this row, or this error; NULL, the key of the record is unknown, and the record is an error of its own.
+# - `KEPT`, an array of column names of the schema; the column may be missing: what upstream did not send because it is
+#   unchanged.  NULL is none.
+# - ``__error``, which may be missing: the record is an error.  If its key is known (`GONE` is false), the columns of
+#   the key hold it, in a row of the error half too, and all other columns are NULL.
+#
+# At each time a key has one row, or one error, or nothing: what its last record says.  So a key whose value cannot be
+# decoded loses its row, and the error stands in its place until the next record of the key.  An error without a key (a
+# NULL key among them) stays until the operator dismisses it.  A record with `KEPT` whose key has no row is an error of
+# the key, with `NOTHING_KEPT`, because no value is invented.
+#
+# Trap: the last record is the last by time and then by order, never by the order of rows in a frame.
+#
+# The naive truth: `strandline.sources.envelopes`.
 ORDER: Final = "__order"
 GONE: Final = "__gone"
 KEPT: Final = "__kept"
@@ -447,6 +441,9 @@ def with_key(error: str, key: Mapping[str, str | None]) -> str:
     """Return ``error`` as the error of a known key, whose values are given as texts.
 
     An error is a JSON object without a key, or a plain text, which becomes the reason.
+
+    In the error half of a collection an error of a known key begins with ``{"key":{…},``.  The engine adds that, with
+    texts of its own: two keys have the same texts iff they are equal.  So decoders neither write it nor agree on how.
 
     >>> with_key('{"place":"t[0]@7","reason":"no JSON"}', {"id": "1"})
     '{"key":{"id":"1"},"place":"t[0]@7","reason":"no JSON"}'

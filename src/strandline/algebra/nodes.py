@@ -1,20 +1,16 @@
 """Plan nodes: what a view means, and what a maintenance step computes.
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
-multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its
-updates are found; they only occur in step plans.  So does `Newest`, in those of sources.  `Failing` makes errors of the
-rows that an expression fails on (`careful`).  Under a step plan every node yields *updates*: its
-columns plus ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it:
-`Project` and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`, and in
+plans of sources `Newest`) say how updates are found; they occur only in step plans.  `Failing` turns the rows that an
+expression fails on into errors (`careful`).
 
-Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
-within a node (the planner renames), so no expression ever needs a qualifier.
+Under a step plan every node yields *updates*: its columns, ``__time`` and ``__diff``.  Every relational node acts on
+updates as differential dataflow defines it: `Project` and `Filter` keep time and diff, `Join` multiplies diffs and
+takes the greatest time, `UnionAll` concatenates.
 
-The first rows in an order: what is said of rows of which only the first matter.
-
-Joins: which of the conditions between inputs are equal keys.
-
-A key says where the rows that meet one row can be looked up; any other condition can only be tried on pairs.
+Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*.  Column names are unique
+within a node (the planner renames), so no expression needs a qualifier.
 """
 
 from __future__ import annotations
@@ -534,6 +530,9 @@ def renaming(node: Node) -> Get | None:
 
 def joined(inputs: Sequence[Node], conditions: Iterable[Scalar], *, small: int | None = None) -> Join:
     """Return the inner join of ``inputs`` under the conjunction of ``conditions``.
+
+    Equalities that read one input on each side become keys, by which the rows that meet a row can be looked up.  Any
+    other condition can only be tried on pairs.
 
     >>> from strandline.algebra.nodes import Get
     >>> from strandline.algebra.scalar import scalar

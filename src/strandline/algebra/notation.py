@@ -1,20 +1,16 @@
-"""Notations: which texts are values of a type, the same in every format and on every path.
+"""How values are written as text: which texts are values of a type, and which values Python sees as text.
 
-A text that does not match the notation of its column's type is a record that cannot be decoded.  It is never read as
-something near it: Spark alone takes ``68,83`` for 6883, ``1d`` for a number, ``2020-01-02Tx`` for a date, ``12:30`` for
-a moment of today.
+A notation is the same in every format and on every path.  A text that does not match the notation of the type of its
+column is a record that cannot be decoded.  It is never read as something near it: Spark alone takes ``68,83`` for
+6883, ``1d`` for a number, ``2020-01-02Tx`` for a date, ``12:30`` for a moment of today.
 
-The notations are regular expressions that Java and Python read alike.  Each is narrower than what Spark's ``CAST``
-takes, so that Spark reads what matches.  A match may still be no value (``2023-02-30``, a number too large for its
-column): then Spark, or `value` here, gives NULL, which is an error too.
+Notations are regular expressions that Java and Python read alike.  Each is narrower than what Spark's ``CAST`` takes,
+so Spark reads whatever matches.  A match may still be no value (``2023-02-30``, a number too large for its column):
+then Spark, or `value` here, gives NULL, which is an error too.
 
-Trap: where a format has its own pattern of dates or timestamps, that pattern takes the place of the notation.
+Trap: if a format has its own pattern of dates or timestamps, that pattern replaces the notation.
 
-Rows as Python has them, where Python has no value for a date or a time: that is a text of ISO 8601.
-
-Python's dates are in the years 1 to 9999, and those of Arrow and Spark are not.
-
-Excerpts: pieces of a user's SQL that are passed to Spark verbatim, with the values of their question marks.
+`Excerpt` is a piece of a user's SQL that is passed to Spark verbatim, with the values of its question marks.
 """
 
 from __future__ import annotations
@@ -182,6 +178,8 @@ _IN_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 8
 
 def readable(rows: pa.Table) -> pa.Table:
     """Return ``rows`` in columns that Python has a value for each cell of; the dates and times of others are texts.
+
+    Dates in Python have the years 1 to 9999; those of Arrow and Spark go further.  The texts are in ISO 8601.
 
     >>> readable(pa.table({"a": pa.array([-735525, None], pa.int32()).cast(pa.date32())}))["a"].to_pylist()
     ['-0044-03-15', None]

@@ -2,19 +2,12 @@
 
 The planner and the rules compose trees and never text: `operand` adds parentheses where an operator around an operand
 could change its meaning.  sqlglot translates between dialects: it interprets functions and may write a different one
-(`to_date(x)` as a cast, `datediff` with conversions added).  That would be wrong here, because Spark alone defines what
-a function means.  So in `Faithful` a function is its name and its arguments, and is written as it was read; only
+(`to_date(x)` as a cast, `datediff` with conversions added).  That would be wrong here, because Spark alone defines
+what a function means.  So in `Faithful` a function is its name and its arguments, and is written as it was read; only
 special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is interpreted.
 
-What in a query may leave it without one answer, as Spark's own analysis of its text says.
-
-The engine finds them in the analysed plan; `compute.plan.scalars.definite` says which of them are refused, and why.
-
-Conditions on single columns that a predicate implies: by them rows can be left out that it would not let through.
-
-Only comparisons of a column with literals count, of types for which every engine says the same: whole numbers, dates,
-and text (`types` refuses collations).  All else that a predicate says is left out, so more rows may remain than it lets
-through, and never fewer.
+Two more facts about expressions are here: `Doubt`, something in a query that may leave it without one answer, and
+`implied`, conditions on single columns that a predicate implies.
 """
 
 from __future__ import annotations
@@ -337,6 +330,9 @@ class Doubt:
     """One such thing: what it is called, and where it stands in the text, if Spark knows.
 
     ``rows``: it is a window whose frame counts ROWS.  ``collation``: by which texts are compared.
+
+    The engine finds doubts in Spark's analysed plan; `compute.plan.scalars.definite` says which of them are refused,
+    and why.
     """
 
     kind: DoubtKind
@@ -385,6 +381,11 @@ _MEANS_MORE: Final = frozenset("\\'\"")
 
 def implied(predicate: Scalar) -> tuple[Condition, ...]:
     """Return conditions that hold wherever ``predicate`` is true.
+
+    Rows that the conditions exclude can be left out, because the predicate would not let them through.  Only
+    comparisons of a column with literals count, of types for which every engine agrees: whole numbers, dates, and text
+    (`types` refuses collations).  The rest of the predicate is ignored: more rows may remain than the predicate lets
+    through, never fewer.
 
     >>> from strandline.algebra.scalar import scalar
     >>> [(c.column, c.comparison.value, c.values) for c in implied(scalar("`a` = 3 AND (`b` = 'x' OR `b` IN ('y'))"))]

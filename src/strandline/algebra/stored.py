@@ -1,30 +1,11 @@
-"""What a stored column may be read as, by the Arrow type of its values.
+"""Types and values as files and lake tables store them: which column type reads a stored one, and how.
 
-Reading asks `fit` whether a declared type holds a stored one, and discovery proposes `type_of`, which always fits.  So
-no proposal is refused when it is run.  `converted` (`algebra/stored.py`) makes the values.  Files, Delta and
-Iceberg use these three.
+Reading asks `fit` whether a declared type holds a stored one.  Discovery proposes `type_of`, which always fits, so no
+proposal is refused when it is run.  `converted` makes the values: exact, or refused.  Files, Delta and Iceberg use
+these three.  `ParquetSchema` and `first_record` find the columns of a Parquet and of a CSV file.
 
-A type holds another one if each of its values is a value here: a smaller integer, float as double, a decimal with fewer
-digits on both sides of the point.  Types that a collection lacks have one form each:
-
-| stored | read as |
-| --- | --- |
-| null (a column without any value) | every type |
-| unsigned integer | a signed one that is wider; of the same width, if the value fits |
-| half float | `float`, `double` |
-| nanoseconds | `timestamp`, `timestamp_ntz`, if the value is whole microseconds |
-| time of day, UUID | `string`: the text that ISO 8601 and RFC 9562 give it |
-| duration | `bigint`: its number of units |
-| map | an array of structs of two fields, in the order of the keys |
-
-The first record of a CSV file: the names of its columns, or where there is no header how many fields it has.
-
-Stored values as values of a column: exact, or refused.
-
-The columns of a Parquet file, as the types that its values have.
-
-Arrow's own schema says it of all but the times of 96 bits (INT96), which Spark writes by default and Arrow takes for
-times without a zone.  They are instants, with nanoseconds: Spark writes microseconds in them, other programs any.
+A type holds another one if each of its values is a value here: a smaller integer, float as double, a decimal with
+fewer digits on both sides of the point.  Types that a collection lacks have one form each: see `type_of`.
 """
 
 from __future__ import annotations
@@ -221,6 +202,18 @@ def _same(kind: Type, stored: pa.DataType) -> bool:
 def type_of(stored: pa.DataType) -> str | None:
     """Return the text of the type to read ``stored`` as, or None: no type holds it.
 
+    Types that a collection lacks are read as these:
+
+    | stored | read as |
+    | --- | --- |
+    | null (a column without any value) | every type |
+    | unsigned integer | a signed one that is wider; of the same width, if the value fits |
+    | half float | `float`, `double` |
+    | nanoseconds | `timestamp`, `timestamp_ntz`, if the value is whole microseconds |
+    | time of day, UUID | `string`: the text that ISO 8601 and RFC 9562 give it |
+    | duration | `bigint`: its number of units |
+    | map | an array of structs of two fields, in the order of the keys |
+
     >>> type_of(pa.list_(pa.struct([("a b", pa.decimal128(10, 2))])))
     'array<struct<`a b`:decimal(10,2)>>'
     >>> [type_of(kind) for kind in (pa.uint64(), pa.timestamp("ns"), pa.null(), pa.month_day_nano_interval())]
@@ -352,6 +345,9 @@ class FirstRecord:
 def first_record(head: str, form: FileFormat) -> FirstRecord | None:
     r"""Return the first record of a file that begins with ``head``; None: it has no line that is not blank.
 
+    A CSV file with a header has the names of its columns there; without a header the record shows how many fields it
+    has.
+
     >>> from strandline.algebra.messages import Encoding
     >>> first_record('\n\t\na,"b c", d\r\n1,2,3\n', FileFormat(Encoding.CSV))
     FirstRecord(line=3, text='a,"b c", d', fields=('a', 'b c', ' d'), ends='')
@@ -468,6 +464,10 @@ _INT96: Final = "INT96"
 @dataclass(frozen=True)
 class ParquetSchema:
     """What ``file`` says of its columns, in its order.
+
+    The columns have the types of their values.  Arrow's own schema gives them for all but times of 96 bits (INT96),
+    which Spark writes by default and Arrow takes for times without a zone.  They are instants, with nanoseconds: Spark
+    writes microseconds in them, other programs any.
 
     >>> import io
     >>> sink = io.BytesIO()

@@ -1,13 +1,11 @@
-"""Addresses: where the servers are that options lead to, so that a caller can ask whether one answers.
+"""Addresses: the servers that options lead to, and the ports of this machine.
 
-No address has a user, a password or a path: it can be shown.
+A caller can ask whether a server answers at an address.  No address has a user, a password or a path, so it can be
+shown.  `SECRET` is the kind of an option whose value is not shown.
 
-The kind of an option whose value is not shown.
-
-Ports of this machine: why a process cannot listen at one, and which process listens there already.
-
-The libraries that listen say little (gRPC: "Server did not start properly"), so the operating system is asked after one
-of them has failed.  By then the port may be free again: the answer then names no reason.
+`refusal` says why a process cannot listen at a port of this machine, and which process listens there already.  The
+libraries that listen give no reason (gRPC: "Server did not start properly"), so the operating system is asked after
+one of them has failed.  By then the port may be free again: then no reason is found.
 """
 
 from __future__ import annotations

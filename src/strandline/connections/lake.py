@@ -1,8 +1,7 @@
-"""How to reach Delta tables: the options that their reader and their writer share, by deltalake's names.
+"""How to reach tables of a lake: the options that readers and writers of Delta and Iceberg share.
 
-The keys of the object stores that tables of a lake are in: options that their readers and writers share.
-
-How to reach Iceberg tables: the options that their reader and their writer share, by pyiceberg's names.
+The keys of the object stores are the same for both.  The options of Delta are named as in deltalake, those of an
+Iceberg catalog as in pyiceberg.
 """
 
 from __future__ import annotations

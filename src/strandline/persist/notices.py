@@ -1,32 +1,15 @@
-"""Notices: how a reader learns that a shard has a new version.  A notice may be lost; only latency depends on it.
-
-Notices: messages to readers that a shard has a new version, so that they need not poll.
+"""Notices: messages to readers that a shard has a new version, so that they need not poll.
 
 A notice names a shard and a seqno, and carries that version's diff if it is small.  A reader at the version before
 applies the diff and has the new state without asking Consensus; any other reader takes the notice as a hint to fetch.
 
-Notices are *unreliable by design*: one may come late, twice, after its successor, or never.  So only latency may depend
-on them, and every wait for one times out and polls (`persist/handles/read.py`).  They must be *true*: a version is
-published only once it is known to be committed.
+Notices are *unreliable by design*: one may come late, twice, after its successor, or never.  So only latency may
+depend on them, and every wait for one times out and polls (`persist/handles/read.py`).  They must be *true*: a version
+is published only once it is known to be committed.
 
-Push: notices between the processes of one machine, over TCP on loopback.
-
-The process that writes a location *serves* (`PushServer`): it leaves an *address file* in the location, readable by its
-user alone, with a port and a token.  Others of that user *listen* (`PushClient`); a client sends nothing but the proof
-that it knows the token, so it cannot disturb the server or other clients.
-
-    server:  Hello(nonce)                         the client must prove that it has read the address file
-    client:  Answer(nonce, proof of both nonces)
-    server:  Welcome(proof of both, counters)     the server must prove it too: another process may own the port now
-    server:  Notice …                             until either end goes away
-
-The token itself never travels.  A frame is a length (4 bytes, big-endian) and that many bytes of msgpack; a frame
-longer than `FRAME_BYTES_MAX`, or any other message, ends the connection.  A listener that does not keep up loses
-notices and never slows the server down.
-
-The client reconnects, with back-off, when a reader waits for a notice; meanwhile readers poll.
-
-Warning: the file modes of the address file are its only protection; on a file system without modes, do not serve.
+Within a process `LocalNotifier` delivers them.  Between the processes of one machine they are pushed over TCP on
+loopback: the process that writes a location is a `PushServer`, readers are a `PushClient`.  While a client is not
+connected, its readers poll.
 """
 
 from __future__ import annotations
@@ -263,7 +246,23 @@ def proof(token: str, role: str, server_nonce: str, client_nonce: str) -> bytes:
 
 
 class PushServer:
-    """The `Notifier` of the process that writes: notifies its own readers and, once it serves, remote listeners."""
+    """The `Notifier` of the process that writes: notifies its own readers and, once it serves, remote listeners.
+
+    It leaves an *address file* in the location, readable by its user alone, with a port and a token.  Other processes
+    of that user listen (`PushClient`); a client sends nothing but the proof that it knows the token, so it cannot
+    disturb the server or other clients.
+
+        server:  Hello(nonce)                         the client must prove that it has read the address file
+        client:  Answer(nonce, proof of both nonces)
+        server:  Welcome(proof of both, counters)     the server must prove it too: another process may own the port now
+        server:  Notice …                             until either end goes away
+
+    The token itself never travels.  A frame is a length (4 bytes, big-endian) and that many bytes of msgpack; a frame
+    longer than `FRAME_BYTES_MAX`, or any other message, ends the connection.  A listener that does not keep up loses
+    notices and never slows the server down.
+
+    Warning: the file modes of the address file are its only protection; on a file system without modes, do not serve.
+    """
 
     def __init__(self, file: Path, ids: Ids) -> None:
         self.local = LocalNotifier()

@@ -1,14 +1,12 @@
-"""Time and identity as protocols, so that a simulation can control them.
+"""Clock, ids and background calls as protocols, so that a simulation can control them.
 
-`Clock` returns wall time in milliseconds and waits; `Ids` returns names that are never repeated.  Correctness never
-depends on the clock, which may step back or jump; only leases and ticks use it.
+`Clock` returns wall time in milliseconds and waits; `Ids` returns names that are never repeated; `Aside` makes
+blocking calls in other threads; `Beside` begins a call that runs beside its caller.  Correctness never depends on the
+clock, which may step back or jump; only leases and ticks use it.  `SystemClock` and `SystemIds` are the only code of
+`store` that reads the machine's clock and random numbers.
 
-The machine's clock and random numbers; no other module of `store` reads them.
-
-Calls that run beside their caller, as a protocol, so that a simulation can control them.
-
-An event loop runs them as tasks, a simulation as actors of the same process; where there is neither, the caller that
-waits for such a call makes it.
+An event loop runs calls beside their caller as tasks, a simulation as actors of the same process.  Where there is
+neither, the caller makes such a call itself when it waits for it (`Inline`).
 """
 
 from __future__ import annotations

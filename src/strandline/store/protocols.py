@@ -1,26 +1,17 @@
-"""Blob: bytes under string keys, for everything too large for Consensus.
+"""The two protocols of storage: Blob, bytes by key, and Consensus, versioned values by key.
 
-Keys are ``/``-separated paths of ``[A-Za-z0-9._=-]`` segments (never ``.`` or ``..``) and are **never reused**: a key
-is written once, by one writer, and may be deleted once nothing durable names it.  The caller seals what it stores
-(`strandline/store/seal.py`); Blob itself promises only the operations below.
+Blob holds everything too large for Consensus.  Its keys are ``/``-separated paths of segments of ``[A-Za-z0-9._=-]``,
+none of them ``.`` or ``..``: so a key can be a path below a directory, an object's name in any store, and part of a
+URL, unchanged.  Every implementation refuses any other string, so that a key that works in memory also works on disk.
+Keys are **never reused**: a key is written once, by one writer, and may be deleted once nothing durable names it.  The
+caller seals what it stores (`strandline/store/seal.py`).
 
-Contract suite: `strandline.testing.contracts.blob_contract`.
+Consensus keeps for each key a sequence of versions ``(seqno, data)`` that changes by compare-and-set alone,
+linearizable per key.  The first version of a key may have any seqno from 0 to `SEQNO_MAX`; every later one is exactly
+its predecessor's plus one.  Truncation forgets old versions, never the head, so a writer that expects an old seqno is
+refused for ever.
 
-Consensus: per key, a sequence of versions that changes by compare-and-set alone.
-
-Implementations must be linearizable per key.  A version is ``(seqno, data)``.  The first version of a key may have
-any seqno from 0 to `SEQNO_MAX`; every later one is exactly its predecessor's plus one.  Truncation forgets old
-versions, never the head, so a writer that expects an old seqno is refused for ever.
-
-Contract suite: `strandline.testing.contracts.consensus_contract`.
-
-The syntax of Blob keys.
-
-A key is a ``/``-separated path of segments of ``[A-Za-z0-9._=-]``, none of them ``.`` or ``..``: so a key can be a path
-below a directory, an object's name in any store, and part of a URL, unchanged.  Every implementation of Blob refuses
-any other string, so that a key that works in memory also works on disk.
-
-See `strandline.store.protocols`.
+Contract suites: `strandline.testing.contracts.blob_contract`, `strandline.testing.contracts.consensus_contract`.
 """
 
 from __future__ import annotations

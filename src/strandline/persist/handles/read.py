@@ -1,37 +1,14 @@
-"""The read handle of a shard: snapshots, changes, listening.
+"""The read handle of a shard: snapshots, changes, listening, and the holds that keep what it reads.
 
 A handle returns plain data (`Contents`): which batches to read and between which times.  The engine reads them, now or
-later: a batch stays readable as long as it is held.  A handle with a *lease* holds its since, and the parts of the
-contents it handed out until the caller releases them (`release`).  A handle without a lease writes nothing; it relies
-on other holds and on the grace period before parts are deleted.  Reading deleted parts raises an error and never
-returns wrong rows.
+later: a batch stays readable as long as it is held.  A handle with a lease (`Lease`) holds its since, and the parts of
+the contents that it handed out until the caller releases them (`release`).  A handle without a lease writes nothing;
+it relies on other holds and on the grace period before parts are deleted.  A hold that survives its owner's process is
+a `SinceHandle`.
+
+Reading deleted parts raises an error and never returns wrong rows (`definitely`).
 
 A listen is exclusive of its ``as_of``.
-
-A reader's lease: what it holds, and when it last beat.
-
-No thread sends the heartbeats.  Each call of the reader beats if a quarter of the lease has passed since the last beat;
-a holder that is idle for longer calls `beat` itself.
-
-The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the oldest
-such version until its user reports that they are read (`gave_back`), so that no collector deletes those parts
-meanwhile.
-
-A lease that is `shared` is taken up by several processes, by its name.  None of them knows what the others handed out
-and still read, so none releases a version: it holds all from the first on until it ends.
-
-Critical readers: holds on a shard's since that survive their owner's process.
-
-A critical reader has no lease.  Only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
-that it wrote last time.  An owner of an older epoch finds another token, which shows that a newer owner has taken over.
-
-Reading during garbage collection: a read returns the right rows or raises `AsOfError`.
-
-`Contents` are planned from a version of the shard, and read a moment later.  A reader without a hold may find a part
-missing: its batch was merged into another one, and the part was collected.  Then the newest state says where the same
-rows are now, or that since has passed the reader's time.
-
-If the newest state names the part and it is still missing or damaged, that is corruption, and the read raises.
 """
 
 from __future__ import annotations
@@ -61,7 +38,18 @@ from strandline.store.clock import Clock
 
 
 class Lease:
-    """The leased reader ``reader`` of one shard.  Call `register` first."""
+    """The leased reader ``reader`` of one shard.  Call `register` first.
+
+    No thread sends the heartbeats.  Each call of the reader beats if a quarter of the lease has passed since the last
+    beat; a holder that is idle for longer calls `beat` itself.
+
+    The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the
+    oldest such version until its user reports that they are read (`gave_back`), so that no collector deletes those
+    parts meanwhile.
+
+    Several processes use a lease that is `shared`, by its name.  None of them knows what the others handed out and
+    still read, so none releases a version: the lease holds all versions from the first on until it ends.
+    """
 
     def __init__(self, machine: Machine, clock: Clock, reader: str, *, shared: bool = False) -> None:
         self._machine = machine
@@ -128,7 +116,12 @@ class Lease:
 
 
 class SinceHandle:
-    """The hold ``reader`` on one shard; its owner's epoch is its token.  Opened by `PersistClient.since`."""
+    """The hold ``reader`` on one shard; its owner's epoch is its token.  Opened by `PersistClient.since`.
+
+    A critical reader has no lease, so its hold survives the process of its owner.  Only the owner moves it, forward,
+    by `compare_and_downgrade` with the token (`opaque`) that it wrote last time.  An owner of an older epoch finds
+    another token, which shows that a newer owner has taken over.
+    """
 
     def __init__(self, machine: Machine, reader: str, epoch: int) -> None:
         self._machine = machine
@@ -456,6 +449,10 @@ async def definitely(
     handle: ReadHandle, plan: Callable[[], Awaitable[Contents]], read: Callable[[Contents], Awaitable[T]]
 ) -> tuple[Contents, T]:
     """Return the contents that ``plan`` (a call of ``handle``) plans, with what ``read`` finds; plan anew if overtaken.
+
+    `Contents` are planned from a version of the shard, and read a moment later.  A reader without a hold may find a
+    part missing: its batch was merged into another one, and the part was collected.  Then the newest state says where
+    the same rows are now, or that since has passed the reader's time.
 
     Raises:
         AsOfError: the time is no longer readable; or compaction overtook every attempt.

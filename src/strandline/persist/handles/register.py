@@ -4,16 +4,7 @@ A register keeps what is a value and not a collection: the catalog, the names, a
 carries a fresh token, so that after an unknown outcome the writer recognises its own version.  Old versions are
 truncated regularly.
 
-Names: the shard, codec and schema of each named collection of a location.
-
-All names are in one register, and every change is a compare-and-set of the whole register, so two processes that create
-one name at once get the same shard.  A shard's id is fresh: a name that is dropped and created again means another
-collection, and a process that still has the old one open sees nothing of the new one.
-
-A name may be any text.  Paths contain the shard's id (`store.protocols.segment`), never the name.
-
-Warning: this register is for collections that programs name (streams).  The environment's catalog, another register,
-names the objects that SQL defines.
+`Names` is one of them: the shard, codec and schema of each named collection of a location.
 """
 
 from __future__ import annotations
@@ -184,7 +175,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Names:
-    """The names of a location, kept in ``register`` (its key is `KEY`)."""
+    """The names of a location, kept in ``register`` (its key is `KEY`).
+
+    All names are in one register, and every change is a compare-and-set of the whole register, so two processes that
+    create one name at once get the same shard.  A shard's id is fresh: a name that is dropped and created again means
+    another collection, and a process that still has the old one open sees nothing of the new one.
+
+    A name may be any text.  Paths contain the shard's id (`store.protocols.segment`), never the name.
+
+    Warning: this register is for collections that programs name (streams).  The environment's catalog, another
+    register, names the objects that SQL defines.
+    """
 
     def __init__(self, register: Register, ids: Ids) -> None:
         self._register = register

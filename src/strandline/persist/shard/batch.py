@@ -1,22 +1,15 @@
-"""Batches: the updates between two frontiers, and the parts that hold them.
+"""Batches: the updates between two frontiers, the parts that hold them, and the keys of these in Blob.
 
 A batch described by ``[lower, upper)`` holds exactly the shard's updates with ``lower <= time < upper``.  Its rows lie
 in *parts*: a Blob object that Spark reads (`BlobPart`), or bytes kept in the shard's state itself (`InlinePart`).  A
-batch carries what can be checked without reading it: how many updates, the sum of their diffs, and a digest of its
-content.
+batch carries what can be checked without reading it: how many updates, the sum of their diffs, and a `Digest`.
 
-`Digest` is Σ diff × hash(row), time excluded, in two 64-bit lanes.  It is a group homomorphism from multisets: equal
-contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about
-times.
-
-The keys of a shard's objects in Blob: a key alone shows what an object is and when it was begun.
+A key alone shows what an object is and when it was begun.  A key is never reused.
 
     <shard>/parts/<ms>-<id>/…       the parts of one batch; <ms>: when it was begun, by the shard's walltime
     <shard>/rollup/<seqno>-<id>     a rollup
     <shard>/doomed/<ms>-<id>        a list of objects that nothing names now, to be deleted at <ms>
     scratch./<ms>-<id>/…            rows that a process has put aside; no shard's segment has a point
-
-A key is never reused.
 """
 
 from __future__ import annotations
@@ -39,6 +32,10 @@ _LANE: Final = 1 << 64
 
 class Digest(msgspec.Struct, frozen=True):
     """Two sums modulo 2**64.
+
+    It is Σ diff × hash(row), time excluded, in two 64-bit lanes: a group homomorphism from multisets.  So equal
+    contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing
+    about times.
 
     >>> Digest(2**64 - 1, 5) + Digest(2, 1)
     Digest(low=1, high=6)

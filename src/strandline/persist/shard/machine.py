@@ -1,28 +1,16 @@
-"""The one commit path of a shard.
+"""The one commit path of a shard, and the maintenance that a commit makes due.
 
 A `Machine` holds the newest state it knows and changes it by compare-and-set: a *command* (a pure transition of
 `state.py`) is evaluated, the laws are checked, the diff is sent.  After a lost race or an unknown outcome the machine
 fetches the newest state and evaluates the command anew; the command recognises its own earlier success.  A command's
 refusal counts only on a state that was fetched after the command was issued.
 
-After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions,
-and the other jobs that its owner added to `upkeep`).  Maintenance may fail without harm, and the committer does not see
-the failure.
+After a commit the machine does the maintenance that became due: a rollup every `ROLLUP_EVERY` versions, and the other
+jobs that its owner added to its `Upkeep`.  Maintenance may fail without harm, and the committer does not see the
+failure.
 
 Trap: if a machine raises `Indeterminate`, the last attempt may still land, so the caller must not delete anything that
 it names.
-
-Upkeep: maintenance that a commit makes due; the committer runs it, and its failures never fail the commit.
-
-A *job* checks what is due and does it; it returns False if it postponed even the check.  An error of a job is noted
-(`Upkeep.problems`, `Metrics.upkeep_failures`) and not raised: the commit is durable, and an error would suggest that it
-failed.  The caller might then write the same rows again, or delete what the shard names.
-
-If a job fails because of a store, the next commit retries it.  A job that failed for any other reason (a damaged part,
-a job that Spark cannot run) would fail again and take time at every commit, so the next 1, 2, 4, … commits skip it,
-`LEFT_OUT_MAX` at most.  It resumes by itself once its cause is gone.
-
-Trap: a failed assertion is a bug, in Strandline or in the test that observes it, so it is raised.
 """
 
 from __future__ import annotations
@@ -49,7 +37,18 @@ Job: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Upkeep:
-    """The jobs of one shard in one process, by name, in the order in which they run."""
+    """The jobs of one shard in one process, by name, in the order in which they run.
+
+    A *job* checks what is due and does it; it returns False if it postponed even the check.  An error of a job is
+    noted (`Upkeep.problems`, `Metrics.upkeep_failures`) and not raised: the commit is durable, and an error would
+    suggest that it failed.  The caller might then write the same rows again, or delete what the shard names.
+
+    If a job fails because of a store, the next commit retries it.  A job that failed for any other reason (a damaged
+    part, a job that Spark cannot run) would fail again and take time at every commit, so the next 1, 2, 4, … commits
+    skip it, `LEFT_OUT_MAX` at most.  It resumes by itself once its cause is gone.
+
+    Trap: a failed assertion is a bug, in Strandline or in the test that observes it, so it is raised.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

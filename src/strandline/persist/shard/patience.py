@@ -1,13 +1,10 @@
-"""Retries of store calls: how many, with which pauses, and until when.
+"""Retries of store calls: how many, with which pauses, and until when; and the counters that show them.
 
 By default persist retries `ATTEMPTS_MAX` times, but not for longer than `PATIENCE_S`: a store that refuses uses up the
 attempts, one that is silent the time.  A caller's `Deadline` ends the retries earlier.  A call in flight is never cut
 off, because its outcome must be known: a wait ends late rather than in doubt.
 
-Counters of what persist did since its client was opened, such as retries that ended well.
-
-Persist retries inside, so a store that fails every other time only looks slow; these counters show the failures.  Each
-process keeps its counters in memory, for operators; no decision depends on them.
+Because of the retries a store that fails every other time only looks slow; `Metrics` shows the failures.
 """
 
 from __future__ import annotations
@@ -24,7 +21,10 @@ from strandline.store.protocols import Blob
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters of one `PersistClient`; all of them only grow."""
+    """Counters of one `PersistClient`; all of them only grow.
+
+    Each process keeps its counters in memory, for operators; no decision depends on them.
+    """
 
     retries: int = 0
     """Calls to a store that were repeated, after a failure or a lost race."""

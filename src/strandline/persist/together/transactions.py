@@ -1,33 +1,18 @@
 """Transactions: one atomic commit over several table shards, at one time.
 
-The *transactions shard* (a record shard, see `py`) is the commit point: a transaction is committed iff its
-records are in it.  Its batches were staged before; applying it means appending them to each data shard at the
-transaction's time.  Only the applier moves a registered shard's upper, and never past ``t`` before the batches of ``t``
-are in; so ``upper > t`` alone shows that a transaction is complete, and readers need not know the transactions shard.
-A process that opens the transactions shard for writing first applies what is committed.
+The *transactions shard* (a record shard, see `persist/handles/records.py`) is the commit point: a transaction is
+committed iff its records are in it.  Its batches were staged before; applying it means appending them to each data
+shard at the transaction's time.  Only the applier moves a registered shard's upper, and never past ``t`` before the
+batches of ``t`` are in.  So ``upper > t`` alone shows that a transaction is complete, and readers need not know the
+transactions shard.  A process that opens the transactions shard for writing first applies what is committed.
 
-Applying is idempotent, and several processes may do it at once: an append needs the upper to be at or before ``t``, and
-moves it beyond.  Tidying (withdrawing applied writes and expired tokens) is not idempotent, so an append withdraws only
-records that are live at the very upper it expects.  No reader needs the shard's past, so its since follows the upper,
-and compaction drops what cancels.
+Applying is idempotent, and several processes may do it at once: an append needs the upper to be at or before ``t``,
+and moves it beyond.  Tidying (withdrawing applied writes and expired tokens) is not idempotent, so an append withdraws
+only records that are live at the very upper it expects.  No reader needs the shard's past, so its since follows the
+upper.
 
-A location has one log for the environment's tables and one for programs (`LOGS`).  They are independent: each has its
-own epochs and times.  A data shard's owner is its log, so it takes part in only one.
-
-The content of the transactions shard: registered shards, commits that are not yet tidied, and used tokens.
-
-The ledger is a pure fold of the shard's records, and their order does not matter: a record is live while it was
-inserted once more often than it was withdrawn.  So compaction may advance times and drop pairs, and everything that
-must survive compaction is in the record itself.
-
-    ["shard", id, schema]               the data shard takes part; withdrawn by forget
-    ["token", token, time]              the transaction ``token`` is committed at ``time``; withdrawn when it expires
-    ["write", shard, time, n, staged]   the n-th batch to append to ``shard`` at ``time``; withdrawn when it is applied
-
-**Tokens.**  A token may say when it was made: ``name@time``.  The ledger keeps such a token for `TOKEN_LIFE_MS` after
-that time, by the shard's own upper.  A commit that uses it later is refused, because the ledger no longer shows whether
-the token was committed.  A token without a date never expires: the ledger keeps it for ever, so that the same token is
-always the same commit.
+A location has one log for the environment's tables and one for programs (`LOGS`), each with its own epochs and times.
+A data shard's owner is its log, so it takes part in only one.
 """
 
 from __future__ import annotations
@@ -66,7 +51,22 @@ class Committed:
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The records that are live before ``upper``.  ``tokens``: commit time by token; ``writes``: commits by record."""
+    """The records that are live before ``upper``.  ``tokens``: commit time by token; ``writes``: commits by record.
+
+    The content of the transactions shard: registered shards, commits that are not yet tidied, and used tokens.  It is
+    a pure fold of the shard's records, and their order does not matter: a record is live while it was inserted once
+    more often than it was withdrawn.  So compaction may advance times and drop pairs, and everything that must survive
+    compaction is in the record itself.
+
+        ["shard", id, schema]               the data shard takes part; withdrawn by forget
+        ["token", token, time]              ``token`` is committed at ``time``; withdrawn when it expires
+        ["write", shard, time, n, staged]   the n-th batch to append to ``shard`` at ``time``; withdrawn when applied
+
+    A token may say when it was made: ``name@time``.  The ledger keeps such a token for `TOKEN_LIFE_MS` after that
+    time, by the shard's own upper.  A commit that uses it later is refused, because the ledger no longer shows whether
+    the token was committed.  A token without a date never expires: the ledger keeps it for ever, so that the same
+    token is always the same commit.
+    """
 
     upper: Frontier = MINIMUM
     shards: Mapping[str, str] = msgspec.field(default_factory=dict)

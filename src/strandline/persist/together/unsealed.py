@@ -1,26 +1,16 @@
-"""The transitions of a stream's shard: write at times that are not complete yet, seal, release the past.
+"""The writes of a stream: transitions of its shard at times that are not complete yet, and the queue of calls.
 
 An *unsealed* batch is durable, but no read shows it, because more updates may come at its times.  Sealing through a
 time turns everything written before that time into one batch of the trace.  A written batch that straddles that time
 must be cut there first: the transition answers `Straddling`, and the caller cuts the batch (an I/O) and calls again
 with the pieces.
 
-A *pour* is a run of such steps in call order; one version commits all of it, or none.  If a step can never be done, the
-answer is `Refused` with the first such step, and nothing is done.
+A *pour* is a run of such steps in call order; one version commits all of it, or none.  If a step can never be done,
+the answer is `Refused` with the first such step, and nothing is done.  A client's calls wait in a `Line`, and
+whichever task awaits one performs those before it.
 
 Traps: a token says that a whole pour landed, so a refusal must commit nothing; each piece of a cut batch is a batch,
 and nothing names the parts of the original batch afterwards.
-
-The queue of a client's calls, in call order; a task that awaits a call performs the calls before it.
-
-Nothing runs in the background.  Awaiting a `Call` also performs the calls queued before it: the first task to await
-*drives* the line.  A second task waits for the first, and takes over if the first is cancelled.  Adjacent calls for one
-collection share one *run*.
-
-Awaiting a refused call raises its refusal.  Stopping the client raises the refusal of a call that was never awaited.
-
-A run that raises stays at the head of the line.  The next task to drive retries the very same run before any later
-call, so calls are never skipped and never overtake each other.
 """
 
 from __future__ import annotations
@@ -257,7 +247,18 @@ class Run(Protocol):
 
 
 class Line:
-    """The calls of a client and its clones, in order; one of the awaiting tasks drives it."""
+    """The calls of a client and its clones, in order; one of the awaiting tasks drives it.
+
+    Nothing runs in the background.  Awaiting a `Call` also performs the calls queued before it: the first task to
+    await *drives* the line.  A second task waits for the first, and takes over if the first is cancelled.  Adjacent
+    calls for one collection share one *run*.
+
+    Awaiting a refused call raises its refusal.  Stopping the client raises the refusal of a call that was never
+    awaited.
+
+    A run that raises stays at the head of the line.  The next task to drive retries the very same run before any later
+    call, so calls are never skipped and never overtake each other.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

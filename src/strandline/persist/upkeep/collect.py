@@ -3,35 +3,16 @@
 A version is *alive* from the newest rollup on that is not newer than any version held by a leased reader.  In order:
 
 1. The rollups before that one are dropped from the state: one commit, if there are any.
-2. The parts that only dead versions name are deleted.  If readers without holds are allowed (`grace_ms`), the parts are
-   listed in a *doomed* object instead, which says when they may be deleted.
-3. The dropped rollups are deleted, the oldest last: a collection that is interrupted needs it to find what the dead
-   versions named.
+2. The parts that only dead versions name are deleted.  If readers without holds are allowed (`grace_ms`), the parts
+   are listed in a *doomed* object instead, which says when they may be deleted.
+3. The dropped rollups are deleted, the oldest last: an interrupted collection needs it to find what the dead versions
+   named.
 4. Consensus is truncated to the rollup that was kept.  This is the commit of the collection.
 
-A shard that was closed and given up (`holds.given_up`) is emptied once no lease is left on it: then all its parts are
-deleted.
+A crash at any point only repeats deletes.  Stale, repeated or concurrent requests find less to do and harm nothing: no
+key is used twice, and a key that no version names is never named again.
 
-A crash at any point only repeats deletes.  Requests that are stale, repeated or concurrent find less to do and harm
-nothing: no key is used twice, and a key that no version names is never named again.
-
-`sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
-first commits a mark: parts begun before it can never be appended from then on, so the sweep deletes no part that an
-append still needs.  Parts that a transaction has committed and not yet appended hold the mark back.  The mark is also
-committed to the transaction logs, so no transaction can commit a part begun before it from then on.
-
-Dropping a shard: it is closed, and the holds of its critical readers are released.
-
-A lease keeps what it holds.  Once no lease is left, `holds.release_past` moves since to the end, and the collector
-empties the shard.
-
-Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
-first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
-
-A shard described for operators: its state, its holds, and where its bytes are.  Read-only.
-
-Bytes are *live* (the newest version names them), *held* (only older living versions or a list of doomed objects name
-them), or *leaked* (nothing names them, and nothing will).
+`Collector.sweep` deletes what was leaked, `retire` drops a shard, and `inspect` describes one to operators.
 """
 
 from __future__ import annotations
@@ -119,7 +100,11 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 class Collector:
-    """Collects one shard's garbage.  ``grace_ms`` 0: every reader has a hold."""
+    """Collects one shard's garbage.  ``grace_ms`` 0: every reader has a hold.
+
+    A shard that was closed and given up (`holds.given_up`) is emptied once no lease is left on it: then all its parts
+    are deleted.
+    """
 
     def __init__(
         self, machine: Machine, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, grace_ms: int
@@ -223,6 +208,12 @@ class Collector:
 
         Once the mark is chosen, this calls ``held`` for the parts that other durable objects name, such as a
         transaction that is committed and not applied (`fsck.held_by_transactions`).
+
+        What leaked are parts that were written and never appended.  The sweep lists objects before it reads the state,
+        and it first commits a mark: parts begun before the mark can never be appended from then on, so it deletes no
+        part that an append still needs.  Parts that a transaction has committed and not yet appended hold the mark
+        back.  The mark is also committed to the transaction logs, so no transaction can commit a part begun before it
+        from then on.
 
         Raises `InvalidUsage` if the shard has an owner, and ``held`` is not given.
         """
@@ -387,7 +378,14 @@ DROPPED: Final = "dropped"
 
 
 def retire(state: ShardState, epoch: int, token: str) -> tuple[ShardState, Fenced | None]:
-    """Close the shard, and move every critical hold to the end; None once that is done."""
+    """Close the shard, and move every critical hold to the end; None once that is done.
+
+    A lease keeps what it holds.  Once no lease is left, `holds.release_past` moves since to the end, and the collector
+    empties the shard.
+
+    Trap: this does not check for other writers.  A shard registered with a transactions log must be forgotten there
+    first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
+    """
     if epoch < state.epoch:
         return state, Fenced(state.epoch)
     assert not state.unsealed, f"shard {state.shard!r} is a stream: its client drops it"
@@ -431,7 +429,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Objects and bytes in Blob, by whether a version names them; ``inline``: bytes kept in the state itself."""
+    """Objects and bytes in Blob, by whether a version names them; ``inline``: bytes kept in the state itself.
+
+    Bytes are *live* (the newest version names them), *held* (only older living versions or a list of doomed objects
+    name them), or *leaked* (nothing names them, and nothing will).
+    """
 
     inline: int
     live: int

@@ -1,37 +1,20 @@
 """Consensus in one SQLite file: several processes of one machine, no server.
 
 WAL mode with ``synchronous=FULL``: a commit returns once the log is fsynced.  A write takes the file's only write lock
-*before* it reads the head (``BEGIN IMMEDIATE``), so the head is still the same when it commits; that makes every key
+*before* it reads the head (``BEGIN IMMEDIATE``), so the head is still the same when it commits.  That makes every key
 linearizable, across processes too.
 
-The meaning of a failure depends on when it comes.  Before ``COMMIT`` is issued nothing can have happened, provided that
-the transaction is rolled back for certain; so a busy or full database is `Determinate`.  From ``COMMIT`` on, the log
-may hold the transaction or not, and SQLite itself only finds out when the file is next opened; so a failure is
-`Indeterminate`, and the connection is dropped.  One failure of ``COMMIT`` is `Determinate`: a write to the log found no
-space.  The page that ends the transaction is written last, and a log is read only up to the last page that ends one and
-whose checksum is right, so the transaction is not in it, also after a crash.  The connection stays open: what is stored
-can be read from it while the disk is full.
+Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  An instance has one connection and
+makes one call at a time; changes that wait meanwhile are installed by the next call, all of them with one fsync.
 
-Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
-call at a time; what waits meanwhile to be installed is installed by the next call, all of it with one fsync.
+If the file is deleted or replaced, SQLite still has the old one open and would commit to a file that no other process
+finds.  So each call first checks that the path still names the open file, and a commit checks once more.
 
-A file that is deleted, or replaced by another, stays open, and SQLite would go on to commit to what no process finds
-again.  So each call first looks whether the path still names the file that is open, and a commit looks once more.
+Readers that may not write use `SQLiteReader`.
 
 Warning: SQLite's locks do not hold on network file systems.
 
-Source: https://www.sqlite.org/wal.html.
-
-SQLite consensus opened read-only: a reader writes nothing, not even SQLite's own files beside the database.
-
-A database in WAL mode cannot be opened without its log.  While a process has it open, the log exists, and a read is an
-ordinary transaction that blocks no writer.  While no process has it open, SQLite would *create* the log and leave it.
-So the reader then opens the file as ``immutable``, and accepts the result only if the file did not change: the log is
-still absent, and the file's stamp is the same to the nanosecond.
-
-So a location can be read on a read-only mount, or by a user other than the writer.
-
-Source: https://www.sqlite.org/wal.html, "Read-Only Databases".
+Source: https://www.sqlite.org/wal.html, also its section "Read-Only Databases".
 """
 
 from __future__ import annotations
@@ -125,6 +108,17 @@ class SQLiteConsensus(SQLiteVersions):
     """A `Consensus` in the file ``path``; its directory must exist.
 
     The file is created if missing, unless it must be ``existing``.  Opening an existing file changes nothing.
+
+    The meaning of a failure depends on when it comes:
+
+    - Before ``COMMIT`` is issued nothing can have happened, provided that the transaction is rolled back for certain.
+      So a busy or full database is `Determinate`.
+    - From ``COMMIT`` on, the log may hold the transaction or not, and SQLite itself only finds out when the file is
+      next opened.  So a failure is `Indeterminate`, and the connection is dropped.
+    - One failure of ``COMMIT`` is `Determinate`: a write to the log found no space.  The page that ends the
+      transaction is written last, and a log is read only up to the last page that ends one and whose checksum is
+      right.  So the transaction is not in it, also after a crash.  The connection stays open: what is stored can be
+      read while the disk is full.
 
     Raises:
         ConfigError: the file cannot be opened as a database that several processes share, or does not exist although it
@@ -410,6 +404,14 @@ LOOKS_MAX: Final = 100
 
 class SQLiteReader(SQLiteVersions):
     """The read methods of a `Consensus`, on the file ``path``.
+
+    It writes nothing, not even SQLite's own files beside the database.  So a location can be read on a read-only
+    mount, or by a user other than the writer.
+
+    A database in WAL mode cannot be opened without its log.  While a process has it open, the log exists, and a read
+    is an ordinary transaction that blocks no writer.  While no process has it open, SQLite would *create* the log and
+    leave it.  So the reader then opens the file as ``immutable``, and accepts the result only if the file did not
+    change: the log is still absent, and the file's stamp is the same to the nanosecond.
 
     Raises:
         ConfigError: there is no such file, or it was made by another version.
