@@ -1,16 +1,13 @@
-"""The arrangements of one engine: made when a look-up first needs them, brought on from persist, thrown away for room.
+"""The arrangements of one engine, a cache for look-ups by key, and the look-ups themselves.
 
-An arrangement is a cache.  What it holds is definite: the updates of a shard before a time.  So it is right as long as
-it is there, and it is made again from persist when it is not.  It is brought on by the updates between its time and the
-one that is asked for; compaction may have moved earlier updates there, and then it is made anew.
+An arrangement is made when a look-up first needs it, updated from persist, and dropped when memory is short.  It holds
+the updates of a shard before a time, which is definite: so an arrangement is right as long as it exists, and it can be
+made again from persist.  It is updated by the changes between its time and the time of a look-up.  If compaction may
+have moved earlier updates into that window, it is made anew.
 
-There is one for each collection, with an index for each key that it is looked up by.  What takes seconds (arranging a
-large collection, indexing or merging it) another thread does; until then there are scans, or the runs that there are.
-
-Peeks: the rows of an arrangement that have a key, exactly these, as plain rows.
-
-A look-up finds rows by the numbers of their keys, so once in a while it finds others too.  Here each row that was found
-is compared with the key that has its number.
+There is one arrangement for each collection, with an index for each key that look-ups use.  Another thread does what
+takes seconds (arranging a large collection, indexing or merging it); until it is done, look-ups scan, or use the runs
+that exist.
 """
 
 from __future__ import annotations
@@ -360,7 +357,11 @@ ROWS_AT_ONCE_MAX: Final = 1_000
 def peeked(
     arrangements: Arrangements, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None
 ) -> pa.Table | None:
-    """See `Engine.peek`; it may wait for another thread, and read what has changed."""
+    """See `Engine.peek`; it may wait for another thread, and read what has changed.
+
+    It finds exactly the rows that have a key, as plain rows.  A look-up finds rows by the numbers of their keys, and
+    two keys may have one number.  So each row that was found is compared with the key that has its number.
+    """
     found = arrangements.lookup(old, columns, [keys], nulls=True)
     return None if found is None else _exact(found.drop_columns([TIME]), columns, keys, limit)
 

@@ -1,26 +1,14 @@
 """Runs: updates with indexes by key, and an arrangement, which is a few of them.
 
-An arrangement holds what a collection's updates before ``upper`` come to: a row that is there n times is in one run or
-several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and where these
-rows are: all keys share the rows.  A look-up is a binary search in each run.  An index may be ordered too: then the
-first rows of a key stand first.  New updates become a run of their own;
-`ALIKE` runs of about one size become one, so that there are few of each size, and when the small ones together are a
-`FRACTION` of the large one, all do (`merged`: that takes long, and may be done beside look-ups).  The newest few always
-stay apart, because a stage that is not as far as others asks for the contents before them.
+An arrangement holds the sum of a collection's updates before ``upper``: a row that is there n times is in one run or
+several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and the places of
+these rows: all keys share the rows.  A look-up is a binary search in each run.  An index may be ordered too: then the
+first rows of a key come first.
 
-Tables that are too large for the heap: Arrow files without a name, mapped into memory.
-
-They take page cache and disk.  Nothing is left of them when the process ends, however it ends.
-
-Orders as numbers: 64 bits for a column's value, which ascend as the values do in an order.
-
-Unequal values may have equal numbers: texts with the same first eight bytes, decimals of more than 64 bits, a NULL and
-the value beside it.  So a look-up that takes rows up to a number takes all rows that have it.
-
-Spans: from the least to the greatest of some values, as values of the column that is looked up.
-
-Only exact types count, whose values Spark compares as they are: whole numbers and decimals with each other, a date or a
-time with its like.
+New updates become a run of their own.  `ALIKE` runs of about one size become one, so that there are few of each size.
+When the small runs together are a `FRACTION` of the large one, all become one (`merged`: that takes long, and may be
+done beside look-ups).  The newest few always stay apart, because a stage that lags behind others asks for the contents
+before them.
 """
 
 from __future__ import annotations
@@ -49,7 +37,11 @@ BATCH_BYTES: Final = 32 << 20
 
 
 def mapped(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
-    """Return ``tables``, which are read one by one, as one; in a file if it is large."""
+    """Return ``tables``, which are read one by one, as one; in a file if it is large.
+
+    Tables that are too large for the heap are Arrow files without a name, mapped into memory.  They take page cache
+    and disk, and nothing of them is left when the process ends, however it ends.
+    """
     few: list[pa.Table] = []
     rest = _collected(schema, tables)
     for table in rest:
@@ -91,7 +83,12 @@ _FIRST: Final = np.uint64(0)
 
 
 def order_numbers(column: pa.ChunkedArray, order: Order) -> Hashes:
-    """Return a number per row, for a column of a type that has a `keys.family`."""
+    """Return a number per row, for a column of a type that has a `keys.family`.
+
+    The numbers have 64 bits and ascend as the values do in an order.  Unequal values may have equal numbers: texts
+    with the same first eight bytes, decimals of more than 64 bits, a NULL and the value beside it.  So a look-up that
+    takes rows up to a number takes all rows that have it.
+    """
     array = plain(column)
     if isinstance(array, pa.ChunkedArray):  # more than one array can hold
         return np.concatenate([order_numbers(pa.chunked_array([chunk]), order) for chunk in array.chunks])
@@ -122,7 +119,12 @@ def _ascending(array: pa.Array) -> Hashes:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Two values of one column, the lesser one first.  Both are in it."""
+    """Two values of one column, the lesser one first.  Both are in it.
+
+    It reaches from the least to the greatest of some values, as values of the column that is looked up.  Only exact
+    types have spans, whose values Spark compares without a cast: whole numbers and decimals with each other, a date or
+    a time with its like.
+    """
 
     low: pa.Scalar
     high: pa.Scalar

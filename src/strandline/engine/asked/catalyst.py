@@ -1,35 +1,12 @@
-"""Catalyst: trees of Spark's that no public call makes, built in its JVM.
+"""What is done to a query in Spark's JVM, below PySpark: trees of Catalyst, and answers made from them.
 
-PySpark binds parameters by writing them into the text (``spark.sql(text, args)``): `SELECT 5 -?` with −3 is a comment
-then, and `?AS x` a name.  Below it Catalyst has what is wanted: a parser that keeps question marks as nodes, and a plan
-that says which literals are in their places.
+PySpark binds parameters by writing them into the text (``spark.sql(text, args)``): `SELECT 5 -?` with −3 becomes a
+comment, and `?AS x` a name.  Catalyst, the layer below, has a parser that keeps question marks as nodes, and a plan
+that says which literals are in their places.  No public call makes such trees, or plans a frame of one session in
+another.
 
-Loops: an answer whose tasks notice soon that they are cancelled, also where each row of theirs takes long.
-
-A task looks whether it is cancelled when it takes a row from a scan, a range or a shuffle.  Code that Spark generates
-for whole stages takes rows by thousands, and looks once for all of them.  That is a moment, unless each row meets all
-rows of another relation (a nested loop), or becomes many rows (a generator): then it is minutes.  So an answer with
-such a step is planned without that code.  Its inner loops are products, whose rows of one side are kept as a sort keeps
-them: it looks at each of these, too, so loops may be nested.
-
-A product has a task for each pair of its sides' partitions, and Spark takes no slot away from a task that runs: three
-inputs of a partition per core would take all slots until they end.  So what is looped over has so few partitions that a
-loop has a task per core at most.
-
-Limit: a loop that is no inner join, or a generator, inside of another one.
-
-This is Spark's inside: no public call plans a frame of one session in another.
-
-Forms: an answer's columns as Arrow has them, whatever Spark's types and names are.
-
-A collection refuses what cannot be stored, and an answer refuses nothing: two columns may have one name, or none that
-could be one.  A column with something inside of which Arrow has no form (an interval of months, a variant, a struct
-with a name twice, the elements of an `array()`) is a text, as Spark's `CAST(… AS STRING)` writes it.
-
-Whether two texts say the same to Spark's parser: then they are one query, and need no analysis to show it.
-
-To parse takes a twentieth of the time that the analysis takes.  A parsed plan has names as they are written, and no
-types; the numbers of its aliases, which are never given again, are all that differs between two readings of one text.
+An answer goes through `Loops`, so that it can be cancelled soon, and through `carried`, so that Arrow has a type for
+each of its columns.
 """
 
 from __future__ import annotations
@@ -227,7 +204,21 @@ def partitions(cores: int, inputs: int) -> int:
 
 
 class Loops:
-    """Plans answers of one session.  Calls may come from any thread."""
+    """Plans answers of one session.  Calls may come from any thread.
+
+    The tasks of such an answer notice soon that they are cancelled, even if each of their rows takes long.  A task
+    checks for that when it takes a row from a scan, a range or a shuffle.  Code that Spark generates for whole stages
+    takes rows by thousands, and checks once for all of them.  That is a moment, unless each row meets all rows of
+    another relation (a nested loop), or becomes many rows (a generator): then it is minutes.  So an answer with such a
+    step is planned without that code.  Its inner loops are products, which keep the rows of one side as a sort does
+    and check at each of these too, so loops may be nested.
+
+    A product has a task for each pair of its sides' partitions, and Spark takes no slot away from a running task:
+    three inputs of a partition per core would take all slots until they end.  So the inputs of a loop have so few
+    partitions that it has at most one task per core.
+
+    Limit: a loop that is no inner join, or a generator, inside another one, is cancelled late.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -256,7 +247,13 @@ _PLACE = "c"
 
 
 def carried(rows: DataFrame) -> DataFrame:
-    """Return an answer in columns that Arrow has types for; if some had none, each is named after its place."""
+    """Return an answer in columns that Arrow has types for; if some had none, each is named after its place.
+
+    A collection refuses what cannot be stored; an answer refuses nothing.  Two columns may have one name, or a name
+    that no column of a collection could have.  If Arrow has no form for something inside a column (an interval of
+    months, a variant, a struct with a name twice, the elements of an `array()`), the column is a text, as Spark's
+    `CAST(… AS STRING)` writes it.
+    """
     if all(_has_form(field.dataType) for field in rows.schema):
         return rows
     placed = rows.toDF(*(f"{_PLACE}{place}" for place in range(len(rows.columns))))
@@ -314,6 +311,10 @@ def alike(session: SparkSession, one: str, other: str) -> bool:
 
     ``NOT a IS NULL`` is ``a IS NOT NULL`` here.  A WITH inside a query in parentheses is not looked into, and none that
     is recursive.
+
+    Two such texts are one query, and need no analysis to show it: parsing takes a twentieth of the time of the
+    analysis.  A parsed plan has names as they are written, and no types.  Only the numbers of its aliases, which Spark
+    never reuses, differ between two readings of one text.
     """
     try:
         mine, theirs = (numbered(session, _parts(parsed(session, text))) for text in (one, other))

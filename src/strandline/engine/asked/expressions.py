@@ -1,28 +1,13 @@
-"""Kinds: which type a value has to have in the place of each question mark, as Spark's analyser sees it.
+"""Question marks of a query: the types and values that take their places, and Spark's refusals as sentences.
 
-A client may ask before it sends values, and one that converts them itself (JDBC) sends what it was answered.  So each
-question mark is a variable, a text, while Spark analyses: what it is compared with has its type then, and what Spark
-casts it to is the type of any other place.  (A NULL without a type would say as much, if Spark did not put another one
-in its place.)  Where Spark refuses a text, whole numbers stand in all places, and else NULLs without a type: with these
-arrays and structs are compared.  A place that refuses all three takes an array, a struct or a map alone, and the values
-will tell of which type.
+A question mark becomes a value in the tree that Spark makes of the text.  So no text is written for a value, nothing
+glues to its neighbours, and a value may stand wherever an expression may.  Each value has the type that its client
+gave it, with one exception.  Programs send every whole number with 64 bits, and Spark wants an INT after LIMIT and in
+many functions (`substring`, `date_add`): if Spark refuses a BIGINT, a number in the range of INT is taken as an INT.
 
-Values that clients send, as literals of Spark's: of just the type that Arrow gives them, and never as text.
-
-A value is made by Spark's own functions of numbers, texts and bytes, and folded to one literal of Catalyst's.  So a
-NULL, an array and a struct keep their type as well, and a literal may stand wherever an expression may.
-
-Trap: the times of Arrow are whole numbers of a unit.  They are taken as such, since a Python `datetime` has neither
-their range nor their nanoseconds.
-
-What Spark refuses of a text, said to its author: one sentence, where in the text, and names that are similar.
-
-Binding: a text's question marks become values in the tree that Spark makes of the text.
-
-So no text is written for a value, nothing glues to what stands beside it, and a value may stand wherever an expression
-may.  Each has the type that its client gave it, but for one thing: programs send every whole number with 64 bits, and
-Spark wants an INT after LIMIT and in many functions (`substring`, `date_add`).  Where it refuses a BIGINT, a number in
-the range of INT is one.
+A client may ask for the types before it sends values (`of_query`), and one that converts them itself (JDBC) sends what
+it was answered.  What Spark refuses of a text is reported to its author in one sentence, with the place in the text
+and similar names (`refusal`).
 """
 
 from __future__ import annotations
@@ -59,6 +44,13 @@ _LONG: Final = range(-(2**63), 2**63)
 
 def literals(session: SparkSession, given: Sequence[pa.Scalar]) -> list[Any]:
     """Return Catalyst's literals of ``given``.
+
+    They have the types that Arrow gives the values, and are never text.  A value is made by Spark's own functions of
+    numbers, texts and bytes, and folded to one literal of Catalyst.  So a NULL, an array and a struct keep their type
+    as well, and a literal may stand wherever an expression may.
+
+    Trap: the times of Arrow are whole numbers of a unit, and are taken as such, since a Python `datetime` has neither
+    their range nor their nanoseconds.
 
     Raises `InvalidUsage` for a value that Spark has none for; it is called by its number.
     """
@@ -359,6 +351,12 @@ def of_query(session: SparkSession, sql: str, count: int, limits: Collection[int
 
     ``limits``: the numbers of those that say how many rows.  Where only the values will tell, there are no columns, and
     each type is that of NULL.  Raises what Spark raises, and as `reach.refuse`.
+
+    While Spark analyses, each question mark is a variable of text: it is compared with something, which shows its
+    type, or Spark casts it, and the type of the cast is that of the place.  (A NULL without a type would do as well,
+    if Spark did not replace it.) If Spark refuses the text, all places hold whole numbers, and if it refuses those,
+    NULLs without a type, with which arrays and structs are compared.  A place that refuses all three takes only an
+    array, a struct or a map, and only the value will show of which type.
     """
     plan = catalyst.parsed(session, sql)
 

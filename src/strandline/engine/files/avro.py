@@ -1,27 +1,17 @@
-"""Avro object container files: decoded by Python, each file in one task, record by record.
+"""Avro object container files, decoded in Python: each file in one task, record by record.
 
-A record that a column cannot hold is an error, with the record's number in its file (from 1).  Behind a block that
-cannot be read, nothing of a file can: that is one error, and the records before it are rows.
+A record that a column cannot hold is an error, with the record's number in its file (from 1).  After a block that
+cannot be read, nothing more of a file can be read: that is one error, and the records before it are rows.
 
-Rejected: Spark's own reader, which is a jar of its own, of another release, and says neither which record it could not
+`converter` makes values of records values of columns: exact, or refused.  Other code that reads Avro by fastavro
+imports this module first, because it corrects how fastavro decodes decimals (`decimal`), and shows which types need
+its slower reader (`nests`).
+
+Rejected: Spark's own reader, which is a separate jar, of another release, and tells neither which record it could not
 read nor what it would have held.
-
-Avro's types: what values of logical types stand for, and types whose values nest as deep as the writer likes.
-
-*Logical types.*  fastavro rounds a decimal that has more digits than the precision of its schema, to which no writer is
-bound.  Avro's own library for Java gives the number as it was written, and so does this; whether a column holds it is
-for the column to say.  What reads Avro by fastavro imports this module first.
-
-*Types that name themselves.*  fastavro's compiled reader takes stack for each level and does not look how much is left,
-so some kilobytes would end the process.  Its reader in Python is slow, and raises `RecursionError` instead.
 
 Source: the Avro specification, "decimal" and "complex types" (named types);
 https://fastavro.readthedocs.io/en/latest/logical_types.html (custom types).
-
-Python's values of records as values of column types: exact, or refused.
-
-A value that its column cannot hold raises `Refused`, and is never rounded, cut or guessed.  Wider numbers hold
-narrower ones; a decimal holds every number that has its digits; text holds text, the names of symbols and UUIDs.
 """
 
 from __future__ import annotations
@@ -57,6 +47,10 @@ from strandline.engine.frames.rows import Local, dataframe
 def decimal(data: bytes, schema: Any, _: Any = None) -> Decimal:
     """Return the number that the bytes of a decimal hold.
 
+    fastavro rounds a decimal that has more digits than the precision of its schema, which no writer has to keep to.
+    Avro's own library for Java gives the number as it was written, and so does this; the column decides whether it
+    holds the number.
+
     >>> decimal(bytes([0x30, 0x39]), {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1})
     Decimal('1234.5')
     """
@@ -79,6 +73,10 @@ LOGICAL_READERS["bytes-decimal"] = LOGICAL_READERS["fixed-decimal"] = decimal
 
 def nests(named: Mapping[str, Any]) -> bool:
     """Return whether one of these named types, as fastavro has parsed them, holds itself in whatever depth.
+
+    The values of such a type nest as deep as the writer likes.  fastavro's compiled reader takes stack for each level
+    and does not check how much is left, so some kilobytes would end the process.  Its reader in Python is slow, and
+    raises `RecursionError` instead.
 
     >>> nests({"r": {"fields": [{"type": ["null", {"items": "r"}]}]}})
     True
@@ -132,6 +130,9 @@ class Refused(Exception):
 
 def converter(kind: types.Type) -> Converted:
     """Return the function that gives a value as one of this type, or raises `ValueError`.
+
+    A value that its column cannot hold raises `Refused`, and is never rounded, cut or guessed.  Wider numbers hold
+    narrower ones; a decimal holds every number that has its digits; text holds text, the names of symbols and UUIDs.
 
     >>> converter(types.Atom("tinyint"))(127), converter(types.Decimal(4, 2))(Decimal("1.5"))
     (127, Decimal('1.50'))

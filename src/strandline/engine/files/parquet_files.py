@@ -1,21 +1,13 @@
-"""The declared columns in a Parquet file, and who reads them: Spark, or Arrow where Spark would fail or misread them.
+"""Parquet files: which of them Spark reads as declared, and Arrow's decoding of the others and of small ones.
 
-Spark fails the job of all files on a column whose type it does not know (no value, half floats, UUIDs), that another
-one differs from in case alone, or that is encoded or compressed in a way it lacks.  It reads unsigned integers, times
-of day and maps as types that are not the declared ones, and drops nanoseconds.  So Spark gets the files whose columns
-lie in them as declared; Arrow reads the others, by what `algebra.stored` says; and a file of which neither reads a
-column is refused.
+Spark fails the job of all files on a column whose type it does not know (no value, half floats, UUIDs), whose name
+differs from that of another column in case alone, or that is encoded or compressed in a way that Spark lacks.  It
+reads unsigned integers, times of day and maps as types that are not the declared ones, and drops nanoseconds.  So
+Spark gets the files whose columns are stored as declared; Arrow reads the others, by the rules of `algebra.stored`;
+and a file with a column that neither reads is refused.
 
-Times of 96 bits (INT96) are instants with nanoseconds.  Spark writes microseconds in them, by default: those are read
-by Spark.  Other writers' are read by Arrow, which sees all digits.
-
-Parquet files decoded by Arrow: those that Spark does not read as declared, and small ones.
-
-A value that its column does not hold is an error of its row, with the row's number in its file (from 1): an unsigned
-number beyond the column's range, a time with nanoseconds, a text that is not UTF-8.  Behind a page that is damaged
-nothing of a file is read: that is one error, and the rows before it are rows.
-
-A job gives each file to one task.  An object's bytes come to it through Spark, which knows how to reach the store.
+Times of 96 bits (INT96) are instants with nanoseconds.  By default Spark writes microseconds in them, and Spark reads
+those; Arrow reads the times of other writers, because it sees all digits.
 """
 
 from __future__ import annotations
@@ -174,7 +166,15 @@ _PER_MICROSECOND: Final = np.uint64(1_000)
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """What Arrow decodes of files; plain data, so that Spark can send it to its workers."""
+    """What Arrow decodes of files; plain data, so that Spark can send it to its workers.
+
+    A value that its column does not hold is an error of its row, with the row's number in its file (from 1): an
+    unsigned number beyond the column's range, a time with nanoseconds, a text that is not UTF-8.  After a damaged page
+    nothing more of a file is read: that is one error, and the rows before it are rows.
+
+    A job gives each file to one task, which gets an object's bytes through Spark, because Spark knows how to reach the
+    store.
+    """
 
     schema: Schema
 

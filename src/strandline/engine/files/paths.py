@@ -1,9 +1,7 @@
-"""The bytes of a source's files, as the driver reads them: on this machine, or in an object store.
+"""Paths and bytes of a source's files, as the driver reads them: on this machine, or in an object store.
 
-A path is one of this machine, or ``s3a://bucket/key`` as Spark has it.  Which options reach a bucket is known for all
-of this process: Spark has one configuration for a bucket.
-
-Paths, options and reads that decoding files and describing their errors have in common.
+A path is one of this machine, or ``s3a://bucket/key`` in Spark's notation.  The options that reach a bucket hold for
+the whole process, because Spark has one configuration for each bucket.
 """
 
 from __future__ import annotations

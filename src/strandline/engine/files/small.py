@@ -1,15 +1,11 @@
-"""Small files, decoded in this process: the driver reads the bytes, and Spark's own expressions run in no job.
+"""Small files decoded in this process without a job, and the layouts by which files are read together.
 
-A line goes through the very expressions that it goes through in a job (`json_lines.parsed`, or
-`csv_lines.parsed`), so the same bytes give the same rows; a property test compares.  What this cannot
-promise is left to a job: text that is not UTF-8, is compressed or whose records span lines; Parquet that Spark reads
-and that has a type or a time which Arrow may read differently.
+The driver reads the bytes of small files, and Spark's own expressions run in no job.  A line goes through the very
+expressions that it goes through in a job (`json_lines.parsed`, or `csv_lines.parsed`), so the same bytes give the same
+rows; a property test compares.  What this cannot promise is left to a job: text that is not UTF-8, is compressed or
+whose records span lines; and Parquet that Spark reads and that has a type or a time which Arrow may read differently.
 
-Which files can be read together, and which cannot be read at all: from their headers and footers.
-
-Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
-its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.  So
-is text whose records span lines, and CSV on this machine, because Spark's reader does not say where it is not UTF-8.
+`group` finds from headers and footers which files can be read together, and which cannot be read at all.
 """
 
 from __future__ import annotations
@@ -89,7 +85,13 @@ class _Head:
 def group(
     files: Sequence[DatedFile], schema: Schema, form: FileFormat, of: FileBytes
 ) -> tuple[list[Layout], list[Unusable]]:
-    """Return the files by layout, in order of their first files, and those that are unusable."""
+    """Return the files by layout, in order of their first files, and those that are unusable.
+
+    Reading a header or a footer is cheap and needs no job.  The result cannot depend on when it is read, because a
+    file's content is pinned by its source.  Compressed text is read to its end, because Spark fails the job of all
+    files where a stream is damaged.  So is text whose records span lines, and CSV on this machine, because Spark's
+    reader does not report where it is not UTF-8.
+    """
     found: dict[tuple[Schema, tuple[str, ...], bool, str], list[tuple[DatedFile, int]]] = {}
     unusable = []
     for file in files:

@@ -1,25 +1,14 @@
-"""Translate errors of Spark, and of the machine under it, into our own.
+"""Errors of Spark and of the machine translated into our own, and frames that fail with these in users' hands.
 
-The remedy must not depend on the component that failed.  The caller tries again after a full disk or a lost executor,
-as after an error of a store.  It does not after a damaged part, or a row that fails to evaluate.
+The remedy must not depend on the component that failed.  The caller retries after a full disk or a lost executor, as
+after an error of a store.  It does not retry after a damaged part, or a row that fails to evaluate.  See
+`strandline/errors.py` (whose move it is).
 
-Whose error it is, is known by the classes of what was thrown, by Spark's conditions and their SQLSTATEs (`causes`):
-from the outside in, the first that says it decides.  A message decides nothing, because it quotes the rows.  So a row
-that holds the words of a full disk is a row that fails, and one that nothing is known of is tried apart (`Unsettled`).
+The classes of what was thrown, Spark's conditions and their SQLSTATEs (`causes`) decide whose error it is: from the
+outside in, the first that is known decides.  A message decides nothing, because it quotes the rows.  So a row that
+holds the words of a full disk is a row that fails.  Rows with an unknown error are tried apart (`Unsettled`).
 
-See `strandline/errors.py` (whose move it is).
-
-Frames handed out to users: plain DataFrames that hold what they read for as long as they live.
-
-A frame and all that are derived from it share one session object, made for them (the same session of Spark behind it).
-When the last of them is collected by Python, so is that object, and the hold is given back.  Trap: a join takes its
-session from its left side alone; the right side is held as long as its own frame lives.
-
-Once its environment is closed a frame refuses to be used, and so do the frames that its methods gave.  What was
-derived otherwise (a grouping, a view) is not stopped: it reads the right rows, or fails because a part is not there.
-
-Why private names: PySpark has no public way to say which frames descend from which; ``_session`` is what a frame and
-its descendants share, in classic and Connect alike.
+`hand_out` gives users plain DataFrames that hold what they read as long as they live, and that raise our errors.
 """
 
 from __future__ import annotations
@@ -242,6 +231,10 @@ def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[]
     """Return ``frame`` for a caller: ``check`` is called before each use, ``give_back`` after the last.
 
     That is called once, by whichever thread collects the frame.
+
+    Once its environment is closed a frame refuses to be used, and so do the frames that its methods gave.  What was
+    derived otherwise (a grouping, a view) is not stopped: it reads the right rows, or fails because a part is not
+    there.
     """
     own: Any = held_until_unused(frame.select("*"), give_back)
     own._strandline_check = check  # noqa: SLF001  # ours
@@ -251,7 +244,15 @@ def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[]
 
 
 def held_until_unused(frame: DataFrame, give_back: Callable[[], object]) -> DataFrame:
-    """Return ``frame``, which nothing else has yet, and call ``give_back`` once no frame derived from it is left."""
+    """Return ``frame``, which nothing else has yet, and call ``give_back`` once no frame derived from it is left.
+
+    A frame and all frames that are derived from it share one session object, made for them (the same session of Spark
+    behind it).  When Python collects the last of them, it collects that object too, and the hold is given back.  Trap:
+    a join takes its session from its left side alone; the right side is held as long as its own frame lives.
+
+    Why private names: PySpark has no public way to say which frames descend from which; ``_session`` is what a frame
+    and its descendants share, in classic and Connect alike.
+    """
     own: Any = frame
     own._session = copy.copy(frame.sparkSession)  # noqa: SLF001  # see above
     weakref.finalize(own._session, give_back)  # noqa: SLF001

@@ -1,25 +1,6 @@
-"""Plans over plans: what is made of rows that another plan gives, before these are written anywhere.
+"""Frames made of frames before anything is written: plans over plans, narrowed tables, and withdrawn errors.
 
-If the inner plans are run in the same call, the outer one reads what they gave.  Else the whole is one plan over the
-tables of the inner ones.  Rows that are written become normal first (`frames.forms`), and rows inside one plan do not.
-So rows with floats in them are not handed on.
-
-Rows of a table without those for which a condition is not true, in Arrow.
-
-A condition counts only if the column has the type of its values: Spark casts other values before it compares them.
-
-Frames of keyed records: their plan.
-
-Undecodable records that upstream takes back: errors that cancel one another, on Spark.
-
-What `algebra.messages.cancelled` says of a few texts, this says of any number: two windows over the errors, none over
-the good rows.
-
-What several stages ask for alike in one tick: each is found once, and shared.
-
-A wave's stages read the same changes and look up the same rows.  What is found is a value, and so is what it is found
-of: definite contents, or tables, which are the same if they are one object.  So an answer is right for as long as it is
-kept; what was used longest ago goes first.
+Also the frames of keyed records (`plan`), and the answers that stages share in one tick (`Shared`).
 """
 
 from __future__ import annotations
@@ -58,7 +39,12 @@ class Whole:
 
 
 def derived(node: Node, drafted: Mapping[str, tuple[Schema, Frame]]) -> Whole | None:
-    """Return the plan of ``node`` over what is drafted; None if the rows cannot be handed on."""
+    """Return the plan of ``node`` over what is drafted; None if the rows cannot be handed on.
+
+    If the inner plans are run in the same call, the outer one reads what they gave.  Otherwise all of it is one plan
+    over the tables of the inner ones.  Rows that are written become normal first (`frames.forms`), and rows inside one
+    plan do not.  So rows with floats in them are not handed on.
+    """
     inner: dict[str, Node] = {}
     plans: dict[str, Planned] = {}
     tables: dict[str, pa.Table] = {}
@@ -101,7 +87,11 @@ _TESTS: Final[Mapping[Comparison, Callable[[Any, Any], Any]]] = {
 
 
 def narrowed(table: pa.Table, conditions: Sequence[Condition]) -> pa.Table:
-    """Return the rows of ``table`` for which all ``conditions`` are true that can be judged here."""
+    """Return the rows of ``table`` for which all ``conditions`` are true that can be judged here.
+
+    A condition is judged only if the column has the type of its values: Spark casts other values before it compares
+    them.
+    """
     found = [mask for each in conditions if (mask := _mask(table[each.column], each)) is not None]
     return table.filter(reduce(pc.and_, found)) if found else table
 
@@ -177,6 +167,10 @@ def cancelled(updates: Frame, errors_before: Frame, time: int, session: SparkSes
     """Return ``updates`` with the errors withdrawn that cancel one another, or one of ``errors_before``.
 
     The errors of the result are consolidated; the other rows are as they were.
+
+    It does for any number of errors on Spark what `algebra.messages.cancelled` does for a few texts: an undecodable
+    record that upstream takes back cancels its error.  That takes two windows over the errors, none over the good
+    rows.
     """
     rows, held = dataframe(updates, session), dataframe(errors_before, session)
     zero = F.lit(0).cast("bigint")
@@ -221,7 +215,12 @@ class _Answer:
 
 
 class Shared:
-    """Answers by what they were found of.  Safe to call from several threads."""
+    """Answers by what they were found of.  Safe to call from several threads.
+
+    The stages of a wave read the same changes and look up the same rows; each answer is found once and shared.  An
+    answer is a value, and so is what it was found of: definite contents, or tables, which are the same if they are one
+    object.  So an answer is right for as long as it is kept.  The least recently used answers are dropped first.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max

@@ -2,11 +2,6 @@
 
 Both ways are the same expressions, and for Avro and Protobuf the same Python function (`records`), over frames of raw
 messages that differ in where they come from.  So the same bytes give the same rows.
-
-Ranges of a topic as a frame of raw messages: read by Spark's own Kafka connector, each message with its time.
-
-One read covers all ranges.  The time of a message follows from its partition and offset by comparisons, a tree of
-them where a partition has many times.
 """
 
 from __future__ import annotations
@@ -60,7 +55,10 @@ def is_there(session: SparkSession) -> bool:
 
 
 def raw(session: SparkSession, topic: TopicRanges, *, headers: bool) -> DataFrame:
-    """Return the messages of the ranges (lazy): the columns of `algebra.messages.RAW`."""
+    """Return the messages of the ranges (lazy): the columns of `algebra.messages.RAW`.
+
+    Spark's Kafka connector reads them, all ranges in one read, each message with its time (`time_of`).
+    """
     of = _by_partition(topic.ranges)
     bounds = {
         "lower": {p: each[0].lower for p, each in of.items()},
@@ -85,7 +83,10 @@ def raw(session: SparkSession, topic: TopicRanges, *, headers: bool) -> DataFram
 
 
 def time_of(ranges: Sequence[Range]) -> Column:
-    """Return the time of the message at (partition, offset); NULL if it is in no range."""
+    """Return the time of the message at (partition, offset); NULL if it is in no range.
+
+    The time follows by comparisons, which form a tree if a partition has many times.
+    """
     times = {each.time for each in ranges}
     of = _by_partition(ranges)
     gapless = all(one.upper == other.lower for each in of.values() for one, other in pairwise(each))

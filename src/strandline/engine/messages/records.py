@@ -1,31 +1,9 @@
 """Parts of messages that Python decodes: Avro and Protobuf.
 
 One function makes a table of raw messages one of parsed messages.  Spark calls it for batches of a large read, and the
-decoder for the few messages that are here.
+decoder for the few messages that are in this process.
 
-Protobuf: the bytes of a message as Python's values, by a set of descriptors, without generated code.
-
-A field is found by its name.  What is not set is NULL where Protobuf tells it apart (messages, optional fields,
-members of a oneof), and the field's default where it does not.  Timestamps and wrappers of the well-known types are
-values; an enum is its symbol, or its number where that has no symbol.
-
-Framed bytes say which message of its file they are; another one than the format's is refused.
-
-Source: protobuf.dev, "field presence" and "well-known types".
-
-Avro schemas as fastavro takes them, with what it leaves to its caller.
-
-fastavro gives a field's default as it stands in the schema's JSON, where a date is a number and bytes are
-a text of their code points.  So the defaults of a reader's schema are put in its place as values.
-
-Source: the Avro specification, "schema resolution".
-
-Avro: the bytes of a message as Python's values, by the writer's schema.
-
-The writer's schema is the format's, or, of framed bytes, the one that the frame names.  If a reader's schema is given
-besides, Avro's own rules resolve one to the other: aliases, defaults, promotions.
-
-Source: the Avro specification, "schema resolution".
+Avro bytes are decoded by the writer's schema, Protobuf bytes by a set of descriptors, without generated code.
 """
 
 from __future__ import annotations
@@ -68,6 +46,14 @@ _VARINT_BYTES_MAX: Final = 10
 
 def protobuf_reader(coding: Coding, descriptor: bytes, wanted: Schema) -> Callable[[bytes], Any]:
     """Return the function that decodes bytes as a dict of the columns ``wanted``, or raises `Refused`.
+
+    A field is found by its name.  An unset field is NULL where Protobuf knows that it is unset (messages, optional
+    fields, members of a oneof), and has its default elsewhere.  Timestamps and wrappers of the well-known types are
+    values; an enum is its symbol, or its number if that has no symbol.
+
+    Framed bytes name a message of their file; one that is not the format's is refused.
+
+    Source: protobuf.dev, "field presence" and "well-known types".
 
     Raises `DefinitionError` if the descriptors lack the message or one of the columns.
     """
@@ -212,6 +198,11 @@ class AvroSchema:
 def understood(text: str, *, defaults: bool = False) -> AvroSchema:
     """Return a schema; ``defaults``: those of its fields are values.
 
+    fastavro gives a field's default as it stands in the schema's JSON, where a date is a number and bytes are a text
+    of their code points.  So the defaults of a reader's schema are replaced by values.
+
+    Source: the Avro specification, "schema resolution".
+
     >>> field = {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1}
     >>> text = json.dumps({"type": "record", "name": "r", "fields": [field]})
     >>> understood(text, defaults=True).parsed["fields"][0]["default"]
@@ -260,6 +251,11 @@ def _default(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
 
 def avro_reader(coding: Coding, schemas: Mapping[int, str]) -> Callable[[bytes], Any]:
     """Return the function that decodes bytes, or raises `Refused`.
+
+    The writer's schema is the format's, or, for framed bytes, the one that the frame names.  If there is a reader's
+    schema too, Avro's own rules resolve one to the other: aliases, defaults, promotions.
+
+    Source: the Avro specification, "schema resolution".
 
     Raises `DefinitionError` if a schema is none.
     """

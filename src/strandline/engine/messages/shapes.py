@@ -1,12 +1,6 @@
-"""From parsed messages to rows: what the shape of a message says that there is, or is no longer.
+"""From parsed messages to rows: which rows the shape of a message adds or removes, and its errors.
 
 Columns of keyed records: `algebra.messages`.
-
-Where a message that cannot be decoded stands, and what is wrong with it.
-
-An error is a JSON object ``{"place": "<topic>[<partition>]@<offset>", "reason", "raw"}``: a sentence, and the bytes
-that cannot be decoded (at most `RAW_CHARS_MAX` characters of them).  Bytes that are no text are in base 64, and
-``"encoding": "base64"`` says so.  Of a null value there is no ``raw``.
 """
 
 from __future__ import annotations
@@ -41,7 +35,12 @@ RAW_BYTES_MAX: Final = RAW_CHARS_MAX // 4 * 3
 
 
 def described(reason: Column, raw: Column) -> Column:
-    """Return the error of a message for ``reason``; NULL without a reason.  ``raw``: its bytes."""
+    """Return the error of a message for ``reason``; NULL without a reason.  ``raw``: its bytes.
+
+    An error is a JSON object ``{"place": "<topic>[<partition>]@<offset>", "reason", "raw"}``: where the message is, a
+    sentence, and the bytes that cannot be decoded (at most `RAW_CHARS_MAX` characters of them).  Bytes that are no
+    text are in base 64, and ``"encoding": "base64"`` says so.  A null value has no ``raw``.
+    """
     text = raw.cast("string")
     readable = F.is_valid_utf8(text)
     shown = F.when(readable, F.substring(text, 1, RAW_CHARS_MAX)).otherwise(

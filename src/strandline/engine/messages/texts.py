@@ -1,22 +1,10 @@
 """Parts of messages that Spark's own expressions parse: JSON, CSV, text and bytes.
 
-A text is parsed once, by the same expressions as the records of files.
+A text is parsed once, by the same expressions as the records of files (`strandline.engine.files.json_lines`).  Why a
+part cannot be decoded is found by parsing it again, only when decoding fails.
 
-Why a part cannot be decoded is found by parsing it again, and only where it cannot.
-
-The same records in files: `strandline.engine.files.json_lines`.
-
-Changes as Debezium writes them in JSON: what is wrong with one that cannot be decoded.
-
-Values of a JSON change that Debezium did not send: which they are, and the text without their placeholders.
-
-The text of a change is rewritten where a member that is named like a column is a placeholder, because the column's type
-may be one that cannot read it.  Which columns were not sent is read from the text as it was.  A placeholder that was
-taken out of another member of that name, inside a column, makes the change an error.
-
-Few changes have one, so each text is searched once for what all forms have, and only where that is found is it parsed.
-
-The forms: `algebra.unavailable`.
+The JSON of Debezium has two cases of its own: `change_reason`, what is wrong with a change that cannot be decoded, and
+`withheld`, the values that Debezium did not send.
 """
 
 from __future__ import annotations
@@ -90,6 +78,14 @@ def withheld(frame: DataFrame, text: str, part: Part, *, locate: bool) -> DataFr
     """Return ``frame`` with `UNSENT`, why that is not known (`wrong`), and NULL for each placeholder in ``text``.
 
     ``text``: the column of the changes' texts, and of what is returned.
+
+    Debezium puts placeholders for values that it did not send (`algebra.unavailable`).  The text of a change is
+    rewritten where a member with the name of a column is a placeholder, because the column's type may be one that
+    cannot read it.  Which columns were not sent is read from the text before that.  A placeholder that was taken out
+    of another member of that name, inside a column, makes the change an error.
+
+    Few changes have a placeholder, so each text is searched once for what all forms have in common, and parsed only if
+    that is found.
     """
     names = part.sendable
     if not names:

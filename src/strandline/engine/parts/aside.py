@@ -1,12 +1,12 @@
 """Rows that come from outside, one bounded table after the other, as a frame: in memory while they are few.
 
-Beyond that they lie in Parquet files, which are gone when the `Aside` is closed.  Executors read them.  So where those
-are on other machines, the files lie below a prefix of the location's own objects (`InLocation`), which every executor
-reaches; a sweep deletes what a process that was killed has left there.  A process that only reads may not put them
-there (`Nowhere`).  Where Spark runs in this process alone, they lie in a temporary directory of this machine
+Beyond that they are in Parquet files, which are deleted when the `Aside` is closed.  Executors read them.  So if
+executors are on other machines, the files are below a prefix of the location's own objects (`InLocation`), which every
+executor reaches; a sweep deletes what a killed process has left there.  A process that only reads may not put them
+there (`Nowhere`).  If Spark runs in this process alone, they are in a temporary directory of this machine
 (`OfThisMachine`).
 
-What a reader made of its records, one bounded table after the other, as a frame: `Aside` with times of their own.
+`Arrivals` are the records of a reader, as an `Aside` whose rows have times of their own.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Rewriting parts without their meaning: merges for compaction, and the sums of what shows of a part.
+"""Rewriting parts without a change of their content, and net changes as a stream of Arrow batches.
 
-A merge of few updates is done here, in Arrow, without a job: most are of a handful of inline parts.  One of many is
-read and staged like any other frame, by Spark.  The digest of the result is the sum of its inputs', whatever schema
-they were written under; no hash is looked at.
+A merge of few updates is done in this process, in Arrow, without a job: most merges are of a handful of inline parts.
+A merge of many is read and staged like any other frame, by Spark.  The digest of the result is the sum of its inputs'
+digests, whatever schema they were written under; no hash is computed.
 
-Net changes, handed to Python as a stream of Arrow batches of bounded size.
-
-What is small and here is added up in Arrow.  All else is one Spark job that adds up and puts rows in order, and then
-one small job per partition of its result: the JVM holds one partition at a time, Python one batch.  No row ever becomes
-a Python object.
-
-Trap: PySpark has no public call for this (``toArrow`` collects everything, ``toLocalIterator`` makes objects), so
-`_served` asks the Dataset for its Arrow batches as ``toArrow`` does, and serves them as ``toLocalIterator`` does.
+Net changes (`netted`) are handed to Python in batches of bounded size.
 """
 
 from __future__ import annotations
@@ -152,7 +145,15 @@ class Netted:
 def netted(
     frame: Frame, contents: Contents, session: SparkSession, *, key: Sequence[str], times: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the updates of ``frame``, which was read from ``contents``, added up; see `Engine.net`."""
+    """Yield the updates of ``frame``, which was read from ``contents``, added up; see `Engine.net`.
+
+    What is small and in this process is added up in Arrow.  All else is one Spark job that adds up and orders the
+    rows, and then one small job per partition of its result: the JVM holds one partition at a time, Python one batch.
+    No row becomes a Python object.
+
+    Trap: PySpark has no public call for this (``toArrow`` collects everything, ``toLocalIterator`` makes objects), so
+    `_served` asks the Dataset for its Arrow batches as ``toArrow`` does, and serves them as ``toLocalIterator`` does.
+    """
     names = inline.data_columns(frame.names)
     kept = [*names, *([TIME] if times else [])]
     if isinstance(frame, Local) and inline.can_group(frame.table):

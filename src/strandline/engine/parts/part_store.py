@@ -1,28 +1,16 @@
 """The part store: Parquet parts below one root, written once, checked whenever they are opened.
 
-Pages are covered by Parquet's own CRCs, the footer by the part's reference, and on file locations every byte also by a
-``.crc`` sidecar like Hadoop's, which is kept beside the part and named in the reference.
+Pages are covered by Parquet's own CRCs, and the footer by the part's reference (`BlobPart`), which holds the object's
+size, the CRC32C of the footer (Thrift metadata, its length, the magic) and the row count.  On file locations every
+byte is also covered by a ``.crc`` sidecar like Hadoop's (`sidecar`), which is kept beside the part and named in the
+reference.
 
 `PartStore` is for file locations.  Executors write below the same path that the driver reads: on one machine that is
-its disk, on a cluster it must be a file system that all of them share.  Memory and handles are not shared.
+its disk, on a cluster it must be a file system that all of them share.  Memory and handles are not shared.  `tables`
+reads parts in this process, without Spark.
 
-Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so a
-part that an append may name survives a power cut.
-
-Footers: what a Parquet part says of itself, and whether it is the part that was appended.
-
-A part's reference (`BlobPart`) holds what no page CRC covers: the object's size, the CRC32C of its footer (Thrift
-metadata, its length, the magic) and its row count.  How bytes are fetched is the caller's: ``read(start, length)``.
-
-Sidecars: Hadoop's files of checksums, a CRC-32 for every 512 bytes, beside what Spark writes to a local path.
-
-Hadoop writes one for each file, and compares it whenever it reads the file.  What this process writes gets one too, so
-that on file locations every byte of every part is covered: page headers and indexes as well, which Parquet's own
-checksums leave out.
-
-Source: Apache Hadoop, `ChecksumFileSystem` (``.NAME.crc``: "crc", a zero, the chunk's length, the sums; big-endian).
-
-Parts read in this process, without Spark: each is checked, and is a table.
+Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so
+a part that an append may name survives a power cut.
 """
 
 from __future__ import annotations
@@ -107,6 +95,8 @@ def check(part: BlobPart, size: int | None, read: Read) -> Described:
     """Return what the part's footer says, once it is known to be the part that was appended.
 
     ``size`` is that of the object that is there, None if there is none.
+
+    The caller fetches the bytes: ``read(start, length)``.
 
     Raises:
         CorruptionError: it is missing, or not as it was appended; the message names it and what was expected.
@@ -227,6 +217,13 @@ _HEAD: Final = struct.Struct(">4sI")
 
 def sidecar(data: bytes) -> bytes:
     """Return the sidecar of a file that holds ``data``.
+
+    It has a CRC-32 for every 512 bytes.  Hadoop writes one for each file on a local path, and compares it whenever it
+    reads the file.  What this process writes gets one too, so that every byte of every part is covered: page headers
+    and indexes as well, which Parquet's own checksums leave out.
+
+    Source: Apache Hadoop, `ChecksumFileSystem` (``.NAME.crc``: "crc", a zero, the chunk's length, the sums;
+    big-endian).
 
     >>> sidecar(b"strandline").hex(" ")
     '63 72 63 00 00 00 02 00 3e 13 c1 c5'

@@ -1,13 +1,13 @@
-"""Reading: from the parts of batches to a lazy frame of updates, and the times that lie in them.
+"""Reading: from the parts of batches to a lazy frame of updates, without parts that cannot have the keys sought.
 
-Every part's footer is checked before anything is planned.  Filters on time are added only where the batches' own bounds
-do not already answer them.  Contents of inline parts alone are decoded here and now, and never reach Spark.
+Every part's footer is checked before anything is planned.  A filter on time is added only if the batches' own bounds
+do not already answer it.  Contents that are all in inline parts are decoded at once in this process, and never reach
+Spark.
 
-Pruning: which stored rows may have a key, by the bounds that parts keep of their columns.
-
-The rows of a part ascend by its leading column, and row groups keep the least and greatest value of each.  So where the
-keys of a change lie close together, a large window need not read the rest of a collection: not even parts are opened
-that end before the least key or begin after the greatest.
+A part may be skipped by the bounds that parts keep of their columns (`Reach`).  The rows of a part ascend by its
+leading column, and row groups keep the least and greatest value of each column.  So if the keys of a change are close
+together, a large window need not read the rest of a collection: parts that end before the least key or begin after the
+greatest are not even opened.
 """
 
 from __future__ import annotations

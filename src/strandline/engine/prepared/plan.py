@@ -2,20 +2,13 @@
 
 It gives the rows of `parts.staging.small`: normalised, consolidated, with their hashes.  Everything in it has one
 partition.  An exchange, a broadcast and a subquery keep the rows of their first run, so a plan with one of them would
-give **stale rows without an error**.  A plan is taken only if each of its nodes is known to keep nothing.
+give **stale rows without an error**.  A plan is prepared only if each of its nodes is known to keep nothing.
 
-Leaves of a prepared plan: frames of few rows, which can be exchanged for others.
+A plan runs in the calling thread, as a task of its own and in no job.  A job would serialise the whole plan for its
+tasks, with the source of the code that Spark generated, and read it again: for few rows that is most of the work.
 
-A leaf is the frame that PySpark makes of Arrow data, over an RDD with one partition.  A partition of such an RDD
-carries its record batches, and Spark looks the partitions up again whenever one is written for a task.  So rows are
-exchanged by putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing.  They
-go to the JVM through a file, as PySpark's own do: as arguments of a call they would become text, and bytes again.
-
-A plan runs in the thread that asks for it, as a task of its own and in no job.  A job writes all of the plan for its
-tasks, with the source of the code that Spark generated, and reads it again: for few rows that is most of the work.
-
-This is Spark's inside (an RDD returns its own array of partitions; a task is a context of the thread), so it stays in
-this room, which falls back to fresh plans wherever anything here fails.
+This uses internals of Spark (an RDD returns its own array of partitions; a task is a context of the thread), so it
+stays in this room, which falls back to fresh plans wherever anything here fails.
 """
 
 from __future__ import annotations
@@ -176,7 +169,14 @@ class Leaves:
 
 
 class Leaf:
-    """A leaf: its frame, of one partition; the Arrow schema that its rows have; and Spark's array of its partitions."""
+    """A leaf: its frame, of one partition; the Arrow schema that its rows have; and Spark's array of its partitions.
+
+    Its few rows can be exchanged for others.  The frame is the one that PySpark makes of Arrow data, over an RDD with
+    one partition.  A partition of such an RDD carries its record batches, and Spark looks the partitions up again
+    whenever one is written for a task.  So rows are exchanged by putting the partition of another such RDD into the
+    leaf's array of partitions: Spark plans nothing.  The rows go to the JVM through a file, as PySpark's own do: as
+    arguments of a call they would become text, and bytes again.
+    """
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: Any) -> None:
         self.frame = frame

@@ -1,19 +1,14 @@
 """The prepared plans of an engine: which are kept, and the run of many of them at once.
 
-A step's plan is prepared when it is first asked for, and any other when it is asked for a second time, since much of
-what is asked for once (an INSERT of an odd shape) is never asked for again.  To prepare a plan takes as long as to plan
-it afresh.  The least recently used plans are forgotten.  On a cluster each plan is prepared when it is first asked for:
-a prepared one runs in this process, and a fresh one in a job, which waits for executors.
+A step's plan is prepared when it is first asked for.  Any other plan is prepared the second time, since much of what
+is asked for once (an INSERT of an odd shape) is never asked for again; preparing a plan takes as long as planning it
+afresh.  The least recently used plans are dropped.  On a cluster each plan is prepared the first time: a prepared one
+runs in this process, and a fresh one in a job, which waits for executors.
 
-Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
+A failure here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
 
-The times of a window, by their ranks: a plan names ranks, so that one plan serves all windows of as many times.
-
-Ranks are in the order of the times, and that is all that a step plan asks of times.
-
-Which of the frames to be staged a prepared plan can stage: plans over prepared leaves, and small tables.
-
-Plans over few rows of this process that are no nodes, as those that decode: prepared once, no job, no planning.
+`small_plan` says which of the frames to be staged a prepared plan can stage: plans over prepared leaves, and small
+tables.  `Here` keeps plans over few rows of this process that are not nodes, such as those that decode.
 """
 
 from __future__ import annotations
@@ -47,6 +42,9 @@ class Moments:
     """The plan ``node``, which names ranks, and the real ``times`` of these; none: its plan names no times.
 
     Then all times count from ``origin``.
+
+    A plan names the ranks of the times in a window, so one plan serves all windows with the same number of times.
+    Ranks are in the order of the times, and a step plan depends on nothing else of them.
     """
 
     node: Node
@@ -369,7 +367,10 @@ _RAW: Final = "raw"
 
 
 class Here:
-    """The plans of one session.  Its calls block; one is served at a time, because a plan has one set of leaves."""
+    """The plans of one session.  Its calls block; one is served at a time, because a plan has one set of leaves.
+
+    Each is prepared once, and runs without a job and without planning.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session

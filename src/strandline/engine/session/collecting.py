@@ -1,19 +1,17 @@
-"""Collecting: the whole result of a query as one Arrow table, of which this process and the JVM hold little.
+"""Collecting the whole result of a query as one Arrow table, with little of it in memory; and cancelling its jobs.
 
 Batches are taken as Spark hands them over.  Beyond `HELD_BYTES_MAX` they go to a temporary file, which the table maps:
-the kernel reads its pages when they are used, and takes them back when room is needed.  The file has no name, so a
-process that dies leaves nothing behind, and it goes with the last buffer of the table.  (Linux only: it is mapped by
-its name in ``/proc``.)
+the kernel reads its pages when they are used, and drops them when memory is short.  The file has no name, so a process
+that dies leaves nothing behind, and it goes with the last buffer of the table.  (Linux only: it is mapped by its name
+in ``/proc``.)
 
-A result is one job after another, each over the next few of its partitions.  Spark computes no more before this process
-has taken what a job gave, so a slow disk fills no heap.  The first job has a partition per core, which is what running
-tasks hold anyway, and all of most results.  Each job after it should give `HEAP_SHARE` of the heap at most, by the size
-of the partitions before.  A job that gives more than ``spark.driver.maxResultSize`` is refused by Spark, and its
+A result is one job after another, each over the next few of its partitions.  Spark computes no more before this
+process has taken what a job gave, so a slow disk fills no heap.  The first job has a partition per core: running tasks
+hold as much anyway, and most results have no more.  Each later job should give `HEAP_SHARE` of the heap at most, by
+the size of the partitions before.  Spark refuses a job that gives more than ``spark.driver.maxResultSize``; then its
 partitions are asked for one by one.
 
 Trap: PySpark's ``toArrow`` keeps all batches until the last has come, and the JVM those that wait for this process.
-
-Jobs of a thread: what they carry, which pool they wait in, and how another thread cancels them.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ QUERIES: Final = "queries"
 POOL_KEY: Final = "spark.scheduler.pool"
 
 
+# Jobs of a thread: the tags they carry, the pool they wait in, and how another thread cancels them.
 def tag_jobs(session: SparkSession, tag: str) -> None:
     """Have the jobs that this thread begins carry ``tag``, if Spark still runs."""
     with suppress(Exception):  # whatever Spark cannot do now, the next job meets

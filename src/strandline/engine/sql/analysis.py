@@ -1,19 +1,10 @@
-"""The authority on types: Spark analyses a query over empty relations, and no job runs.
+"""The authority on types and doubts: Spark analyses a query over empty relations, and no job runs.
 
-What Spark refuses becomes a `DefinitionError` (`asked.expressions`).
-The analyst works in a session of its own, so that its temporary views never replace those of another user.
+What Spark refuses becomes a `DefinitionError` (`asked.expressions`).  The analyst works in a session of its own, so
+that its temporary views never replace those of another user.
 
-Finds in Spark's analysed plan of a query what may leave it without one answer (`algebra.scalar`).
-
-The text alone cannot tell: ``user`` is a column or a function, and ``at <= 'now'`` becomes a cast only in the analysis.
-
-Which texts become a time of the clock (Spark 4.3, `SpecialDatetimeValues` of the optimizer and `stringToTimestamp`):
-a cast of a constant text to DATE, TIMESTAMP or TIMESTAMP_NTZ takes now, today, yesterday and tomorrow, in any case,
-with spaces around them, and all but now with a zone behind them.  A text without a date ('12:30') is a time of today.
-In a column the four words are no times: there such a cast fails, and TRY_CAST gives NULL.
-
-Trap: each question to the JVM takes a fraction of a millisecond.  So the plan is walked only where its JSON, which is
-one question, shows something to look for.
+`doubts` finds in Spark's analysed plan what may leave a query without one answer (`algebra.scalar`).  The text alone
+cannot show it: ``user`` is a column or a function, and ``at <= 'now'`` becomes a cast only in the analysis.
 """
 
 from __future__ import annotations
@@ -69,6 +60,15 @@ def doubts(query: DataFrame, json: str, place: Callable[[int], Position | None],
 
     ``json``: its analysed plan (`reach.analysed_json`).
     ``ordering``: also what may only lean on the order of rows.
+
+    Some texts become a time of the clock (Spark 4.3, `SpecialDatetimeValues` of the optimizer and
+    `stringToTimestamp`): a cast of a constant text to DATE, TIMESTAMP or TIMESTAMP_NTZ takes now, today, yesterday and
+    tomorrow, in any case, with spaces around them, and all but now with a zone behind them.  A text without a date
+    ('12:30') is a time of today.  In a column the four words are no times: there such a cast fails, and TRY_CAST gives
+    NULL.
+
+    Trap: each question to the JVM takes a fraction of a millisecond.  So the plan is walked only where its JSON, which
+    is one question, shows something to look for.
     """
     plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public call gives an analysed plan
     jvm: Any = query.sparkSession._jvm  # noqa: SLF001 - nor is the rule a public one

@@ -1,14 +1,6 @@
-"""SQL text under construction: parts with names of their own, which become subqueries or common table expressions.
+"""Fragments of SQL text: named parts of a query, rows repeated as often as they count, and errors of failed rows.
 
-Rows as often as they are there: SQL that gives copies, block by block, so that no array is as long as a count.
-
-A row's count is a number for as long as possible; only what plain Spark has to look at (a query's multiset, the
-members of a group) needs copies.  One array of so many elements would have to fit in memory, and could not be longer
-than an int; `BLOCK` copies at a time do not.
-
-The error of a row that an expression fails on, as SQL text.
-
-Which rows these are is said by conditions of `algebra.scalar.HasValue`.
+A part becomes a subquery or a common table expression (`Text`).
 """
 
 from __future__ import annotations
@@ -116,12 +108,20 @@ def lateral(*, outer: bool = False) -> str:
 
 
 def of_rows(columns: str) -> str:
-    """Return lateral views that give the fields of a column ``__row`` as ``columns``, as often as ``__diff`` says."""
+    """Return lateral views that give the fields of a column ``__row`` as ``columns``, as often as ``__diff`` says.
+
+    A row's count is a number for as long as possible; only what plain Spark has to look at (a query's multiset, the
+    members of a group) needs copies.  One array of that many elements would have to fit in memory, and could not be
+    longer than an int.  So copies are given block by block, `BLOCK` at a time.
+    """
     return f"LATERAL VIEW {BLOCKS} b AS __block LATERAL VIEW inline(array_repeat(__row, {_TIMES})) c AS {columns}"
 
 
 def error(node: Failing) -> str:
-    """Return the error of a row that fails: JSON that says where, which expressions, and what the row is."""
+    """Return the error of a row that fails: JSON that says where, which expressions, and what the row is.
+
+    Conditions of `algebra.scalar.HasValue` say which rows fail.
+    """
     said = zip(node.expressions, node.texts, strict=True)
     texts = [f"IF({text(HasValue(this=each.tree.copy()))}, NULL, {literal(words)})" for each, words in said]
     row = listed(f"{quote(own)} AS {quote(shown)}" for shown, own in node.row)

@@ -1,24 +1,12 @@
-"""SQL text of the two rules for groups: running sums (`accumulate`) and touched groups (`regroup`).
+"""SQL text of the rules that work by key: running sums, touched groups, and the newest of keyed records.
 
-Keys are compared with ``<=>``, so NULL is a key like any other.  A row that is there n times counts n times: the
-updates of a group are first summed up by what its aggregates look at, then repeated.  Float sums and averages fold
-the sorted values, so that they do not depend on how rows were batched or partitioned (law D).
+`accumulate` is the text of `compute/rules/accumulate.py`, `regroup` that of `compute/rules/regroup.py`; `newest` that
+of the updates that keyed records make.  Keys are compared with ``<=>`` and as they are stored, so NULL is a key like
+any other, and −0.0 is 0.0.
 
-See `compute/rules/accumulate.py`, `compute/rules/regroup.py`.
-
-SQL text of the updates that keyed records make: the newest of each key and time counts.
-
-One sort by key, time and order tells for each record when the next one of its key comes: at the same time (then it does
-not count) or later (then what it says is withdrawn there).  What was held goes at the first time of its key.  So the
-text names no time, and is the same however many times there are.  Equal rows cancel where they are staged.
-
-Where records leave out what stays as it was, the held row is the first of its key's story.  A story falls into
-chapters, each of which begins with a record that says everything (a row, an error, or that there is nothing); what
-others of the chapter left out is the last value in it, and without a row at its beginning there is none.
-
-Keys are compared with ``<=>`` and as they are stored: NULL is a value like any other, and −0.0 is 0.0.
-
-The naive truth: `sources/envelopes.py`.
+A row that is there n times counts n times: the updates of a group are first summed up by what its aggregates look at,
+then repeated.  Float sums and averages fold the sorted values, so that they do not depend on how rows were batched or
+partitioned (law D).
 """
 
 from __future__ import annotations
@@ -340,7 +328,19 @@ _RUNNING: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 
 def newest(node: Newest, records: str, held: str | None, errors: str | None, text: Text) -> str:
-    """Return the SELECT of the updates; the arguments name what the inputs of ``node`` give."""
+    """Return the SELECT of the updates; the arguments name what the inputs of ``node`` give.
+
+    The newest record of each key and time counts.  One sort by key, time and order shows for each record when the next
+    one of its key comes: at the same time (then it does not count) or later (then its row is withdrawn there).  What
+    was held before is withdrawn at the first time of its key.  So the text names no time, and is the same for any
+    number of times.  Equal rows cancel where they are staged.
+
+    If records leave out unchanged values, the held row is the first entry of its key's story.  A story falls into
+    chapters, each of which begins with a record that says everything (a row, an error, or that there is nothing).
+    What other records of the chapter left out is the last value in it; without a row at its beginning there is none.
+
+    The naive truth: `sources/envelopes.py`.
+    """
     known = text.define("known", _known(node, records))
     first = text.define("first", _first(node, known))
     touched = None if held is None else text.define("touched", _touched(node, held, first, text))
