@@ -54,8 +54,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "persist": ("tests/persist", "tests/scripts", "tests/store"),
     "compute": _VIEWS,
     **dict.fromkeys(("engine/arrangements", "engine/prepared", "engine/frames", "engine/sql"), _SPARK),
-    **dict.fromkeys([f"sources/{each}.py" for each in ("remap", "reclock", "resume", "steps")], _READERS),
-    "sources/envelopes": _READERS,
+    **dict.fromkeys([f"sources/{each}.py" for each in ("ingest", "reclock", "remap", "steps")], _READERS),
+    "sources/envelopes.py": _READERS,
     **dict.fromkeys([f"sources/readers/{each}" for each in ("kafka", "postgres", "delta", "iceberg")], _READERS),
     "materialize": ("tests/materialize", "tests/instance"),
     "instance": ("tests/instance", "tests/controller", "tests/client"),
@@ -67,7 +67,7 @@ _WHOLE: Final = ("tests/simulation/test_whole.py",)
 _BOUND: Final = ("tests/simulation/test_small.py", *_WHOLE)
 HISTORIES: Final = {
     "persist": _PERSIST,
-    **dict.fromkeys([f"sources/{each}.py" for each in ("remap", "reclock", "resume", "steps")], _BOUND),
+    **dict.fromkeys([f"sources/{each}.py" for each in ("ingest", "reclock", "remap", "steps")], _BOUND),
     **dict.fromkeys(("compute", "materialize", "instance", "controller"), _WHOLE),
 }
 """Which simulated histories a mistake can meet last.  Their processes are their own, so no blocks are recorded."""

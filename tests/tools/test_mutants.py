@@ -92,7 +92,7 @@ def test_offsets_count_bytes() -> None:
 
 def test_every_module_can_carry_each_of_its_mistakes() -> None:
     """A mistake that is no Python is noticed by every test, and says nothing of any."""
-    path = ROOT / "src" / "strandline" / "frontier" / "frontier.py"
+    path = ROOT / "src" / "strandline" / "frontier.py"
     source = path.read_text()
     found = mutations.mutations(source)
     assert len(found) > 30

@@ -1,15 +1,12 @@
-"""One Delta table as it is stored: its log, its snapshots, and the rows of its files.  Every call blocks.
+"""One Delta table as it is stored: its log, its snapshots, its columns, and the rows of its files.  Every call blocks.
 
-Snapshots go through deltalake, which knows checkpoints in all their forms; the commits after one are read from the log
-itself, since deltalake does not tell which files a version removed.
-
-Source: the Delta transaction log protocol; deltalake's documentation.
-
-What a Delta table must be for this reader to read it right, and where its columns are in its files.
+Snapshots go through deltalake, which knows checkpoints in all their forms; the commits after a snapshot are read from
+the log itself, since deltalake does not return which files a version removed.
 
 A feature of the protocol that is not known here is refused by name: a reader that ignores one reads wrong rows.
 
-Source: the Delta transaction log protocol: "Table features", "Column mapping", "Partition value serialization".
+Source: the Delta transaction log protocol ("Table features", "Column mapping", "Partition value serialization");
+deltalake's documentation.
 """
 
 from __future__ import annotations
@@ -97,7 +94,7 @@ class Columns:
 def refusal(protocol: TableProtocol) -> str:
     """Say what of ``protocol`` is not understood; empty if nothing.
 
-    >>> refusal(Protocol(3, ["timestampNtz", "catalogManaged"]))
+    >>> refusal(TableProtocol(3, ["timestampNtz", "catalogManaged"]))
     "its protocol has the feature 'catalogManaged', which this reader does not understand"
     """
     if protocol.min_reader_version > FEATURES_VERSION:
