@@ -4,7 +4,7 @@ The queries are those of the specification with its validation parameters, as vi
 is shown is left out, and one with LIMIT is kept, made total where it was not (``tpch/queries``).  The tables are those
 of an environment; each change is one transaction (`tpch.contents`).  First the views are taken one by one: defined,
 computed, ticked under changes, dropped.  Then all of them are there at once.  After each tick every view is compared
-with what plain Spark says of the same contents, the measured recompute (`tpch.contents`).  Of a few views, taken
+with what plain Spark says of the same contents, the measured recompute (`contents.Peer`).  Of a few views, taken
 one by one, Spark's own declarative pipeline is a second peer (`tpch.pipeline`).
 
 A view that is wrong, stands still or cannot be defined is named in the document with what is wrong; the others go on.

@@ -2,28 +2,14 @@
 
 Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
 snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  Where
-nothing is new, one tick in five is made.  What is reported is the time at which everything is complete that has no
-problem; what takes very long has one, which says so.
+nothing is new, one tick in five is made.  The reported time is that at which everything without a problem is complete;
+an item that takes very long has a problem that says so.
 
-SIGTERM or SIGINT is acknowledged at once, in a line.  The current tick finishes, then the environment is closed: status
-0.  What is only being opened is given up: nothing was changed there.  So is a project that is being applied, which is
-there in whole then or not at all.  A supervisor may send the signal to Spark's JVM too.  Then the tick cannot finish
-and is given up: status 0 as well, whichever of the two ends first.  A second signal ends the process at once, which is
-as safe as a SIGKILL: the next `run` continues from the durable state.  If another environment takes over, this one
-names it and ends with status 4.
-
-If Spark's JVM ends and no signal follows, the tick that meets it reports problems, and the next one ends this process
-with status 1: nothing here could go on without Spark, so a supervisor is to start it again.
-
-If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
-item's problem, which `run` and `status` report, and the other items go on.
-
-Following: while `strandline run` lives, definitions change; it applies what the project's files say without a drop.
-
-What was applied is logged by name, whether the files said it, another process, or an upstream that got a column.
-The files are looked at between ticks, by their names, sizes and times: no file is read that did not change.  A change
-is applied once two looks in a row find the same, so that no file is read that an editor has not finished.  What cannot
-be applied is logged once for each change, with what to do: a definition that differs, a file that is gone, a setting.
+If another environment takes over, this one names it and ends with status 4.  If Spark's JVM ends and no signal follows,
+the tick that meets it reports problems, and the next one ends this process with status 1: nothing here could go on
+without Spark, so a supervisor is to start it again.  If a whole tick fails because a store refuses or does not answer,
+the next tick retries.  An error of one item is that item's problem, which `run` and `status` report, and the other
+items go on.
 """
 
 from __future__ import annotations
@@ -87,6 +73,13 @@ class Following:
     refused then was said then.  The project is applied again where that may come to more: at the next look, if
     something did not answer; for `Applied.later`, once the catalog has changed since, as views are put in place and
     tables at endpoints are emptied.
+
+    While `strandline run` lives, definitions change; it applies what the project's files say without a drop.  Applied
+    changes are logged by name, whether they came from the files, another process, or an upstream that got a column.
+
+    The files are looked at between ticks, by their names, sizes and times: no unchanged file is read.  A change is
+    applied once two looks in a row find the same, so that no file is read that an editor has not finished.  A change
+    that cannot be applied is logged once, with what to do: a definition that differs, a file that is gone, a setting.
     """
 
     def __init__(self, env: Applying, project: Project, say: Callable[..., object], applied: Applied) -> None:
@@ -228,6 +221,12 @@ def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -
     """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first.
 
     ``note`` gets what there is to say: that the signal was heard, and how long it takes to end.
+
+    SIGTERM or SIGINT is acknowledged at once, in a line.  The current tick finishes, then the environment is closed:
+    status 0.  An environment that is only being opened is given up: nothing was changed there.  So is a project that is
+    being applied, which is then there in whole or not at all.  A supervisor may send the signal to Spark's JVM too.
+    Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends first.  A second signal
+    ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the durable state.
     """
     stop = Stop(note)
     with stop.listening():

@@ -1,9 +1,7 @@
-"""`strandline source skip`, `strandline source retry` and `strandline anew`: what brings sources on again.
+"""Commands about sources: `strandline source skip`, `source retry`, `anew`, and `strandline discover`.
 
-`strandline discover`: ask an upstream what it has, and print the statements that would read it.
-
-It changes nothing, here or upstream.  A connection of the project is named, or a connector with its options; neither
-needs an environment.
+`discover` asks an upstream what it has, and prints the statements that would read it.  It changes nothing, here or
+upstream.  It takes a connection of the project, or a connector with its options; neither needs an environment.
 """
 
 from __future__ import annotations

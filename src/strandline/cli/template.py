@@ -1,10 +1,8 @@
-"""`strandline init`: a small project that runs unchanged, and shows where files go.
+"""`strandline init`, a small project that runs unchanged; and `strandline warm`, which makes Spark start faster.
 
-`strandline warm`: create, once per machine, the class archive with which Spark starts in half the time.
-
-Classes are recorded while the project of `strandline init` runs, so that what a first step needs is among them.
-
-See `strandline.engine.session.class_archive`.
+`strandline warm` creates, once per machine, the class archive with which Spark starts in half the time
+(`strandline.engine.session.class_archive`).  Classes are recorded while the project of `strandline init` runs, so that
+the classes of a first step are among them.
 """
 
 from __future__ import annotations

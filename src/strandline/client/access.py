@@ -1,9 +1,7 @@
 """Access: how plain calls reach the core, one at a time, and what they hand out.
 
-Turn: a lock that callers get in the order in which they asked for it.
-
-The thread that makes ticks asks again at once, and a lock of Python's may be given to it for ever, while a program
-waits to insert one row.
+Callers get the turn in the order in which they asked for it.  The thread that makes ticks asks again at once, and one
+of Python's locks may be given to it for ever, while a program waits to insert one row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`open`: from a location to an environment.
-
-A replica of an instance, for plain calls: it listens, and runs what a controller commands.
-"""
+"""`open`, from a location to an environment; and a replica for plain calls, which runs what a controller commands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is read: the answers of queries, and collections at the moment they were asked for.
+"""The rows that reads return: answers of queries, collections at one moment, and SHOW, DESCRIBE and EXPLAIN.
 
-Showing: the answers of SHOW, DESCRIBE and EXPLAIN, as rows; no job of Spark's is run for them.
+No Spark job is run for SHOW, DESCRIBE and EXPLAIN.
 """
 
 from __future__ import annotations

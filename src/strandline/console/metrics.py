@@ -1,11 +1,7 @@
-"""Metrics: what Prometheus scrapes, out of what was seen last.
+"""Metrics: what Prometheus scrapes, from the last look at the environment.
 
-`DECLARED` has their names.
-
-The metrics: their names, types and labels, and what each says.
-
-The names are stable: one may be added, and none is renamed.  docs/metrics.md says the same to people (a test compares).
-A unit is the end of the name, as is Prometheus's custom.
+`DECLARED` has their names, types, labels and meanings.  The names are stable: a name may be added, and none is renamed.
+docs/metrics.md is the same for people (a test compares).  A unit is the end of the name, as is Prometheus's custom.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Watch: looks at the environment every few seconds, and keeps what it saw for those who ask.
+"""Watch: looks at the environment every few seconds, and keeps the last look and the figures of the last hour.
 
 So a scrape, or a hundred open pages, cost the environment nothing more, and none of them waits for a tick.  Rows with
-errors are counted only where some came or went: that may be a job, for a collection one in `COUNT_EVERY_MS` at most.
+errors are counted only where some came or went: that may take a job, for a collection one in `COUNT_EVERY_MS` at most.
 
-History: figures of the last hour, in a fixed number of bytes for each item.
-
-A *series* is one figure of one item.  All series share their times; a value that was not known is NaN.
+The history takes a fixed number of bytes for each item.  A *series* is one figure of one item.  All series share their
+times; an unknown value is NaN.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
 """The core of an environment: one writer of one location, and what it keeps going.
 
 `Core.open` takes the location over (tenure), fences older epochs, applies what was committed, and opens every item of
-the catalog (`writing.py`).  `Core.tick` brings everything to one new time: sources bind and read,
-tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
-called apart: how ticks are grouped into steps changes no update (law D).
+the catalog (`writing.py`).  `Core.tick` brings everything to one new time: sources bind and read, tables are sealed,
+stages step, endpoints follow.  The three parts of a tick (`ingest`, `maintain`, `deliver`) may be called apart: how
+ticks are grouped into steps changes no update (law D).
 
-A core is used by one coroutine at a time (the client holds a lock); what goes on beside its calls are the loops of its
-instance.  `FencedError` from any call means that another environment has taken over: close it.  `ConfigError` from a
-tick means that the engine has ended: only another process goes on.  Any other failure is a *problem* of one item;
-`status` reports it, here and in other processes, and the other items go on.
+A core is used by one coroutine at a time (the client holds a lock); the loops of its instance run beside its calls.
+`FencedError` from any call means that another environment has taken over: close it.  `ConfigError` from a tick means
+that the engine has ended: only another process can continue.  Any other failure is a *problem* of one item; `status`
+reports it, here and in other processes, and the other items go on.
 
-What Spark has answered about the texts of views, durable: so that a restart plans without Spark.
-
-It is a value of the location, beside the catalog.  Nothing follows from it that Spark would not say again
-(`compute/plan/scalars/remembered.py`), so a store that does not give it or take it stops nothing.
+What Spark has answered about the texts of views is a value of the location, beside the catalog: so a restart plans
+without Spark (`recall`, `keep`).  Spark would give every answer again (`compute/plan/scalars/remembered.py`), so a
+store that fails to read or write it stops nothing.
 """
 
 from __future__ import annotations

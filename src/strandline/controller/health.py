@@ -1,13 +1,10 @@
-"""The health of an environment: what stands in the way of each item, or what it waits for, for people who look.
-
-Other processes read it in registers of the location (`health.py`).  It decides nothing.
-
-What stands in the way of an environment's items, and what they wait for: published where others can read it.
+"""The health of an environment: why each item does not go on or what it waits for, published for other processes.
 
 Only the process that writes meets *problems* (an item does not go on) and *notices* (nothing is wrong yet, such as a
-file that is still being written).  A tick publishes them at its end, and while it runs long what each item waits for.
+file that is still being written).  A tick publishes them at its end and, while it runs long, what each item waits for.
 Other processes, also later ones, read what it published last, in registers of the location.
-It is for operators.  No code decides by them, so a store that fails to keep one stops nothing.
+
+It is for operators.  No code decides by it, so a store that fails to keep a register stops nothing.
 """
 
 from __future__ import annotations

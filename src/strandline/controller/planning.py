@@ -1,7 +1,7 @@
 """Planning: the views of the catalog as stages.
 
 A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is, and what Spark
-has answered on the way (`controller/core.py`).  Each internal stage has a shard of its own, found in the catalog by
+has answered on the way (`core.recall`).  Each internal stage has a shard of its own, found in the catalog by
 the stage's name; a new version of the planner that plans otherwise finds no shard, makes one, and hydrates it.
 """
 

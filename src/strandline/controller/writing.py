@@ -1,13 +1,7 @@
-"""What an environment that writes keeps running: the items of its catalog, and nothing else.
+"""What an environment that writes keeps running: the items of its catalog, and the clock that gives their times.
 
-An item is opened where its last incarnation left it.  What keeps it from opening is its own problem; the other items go
+An item is opened where its last incarnation left it.  An obstacle to opening it is its own problem; the other items go
 on, and every tick tries again.
-
-The timestamp oracle: every time that exists in an environment comes from here.
-
-Times are milliseconds of the wall clock, but only ever go forward: across calls, restarts and clock steps.  What was
-given out before a restart is known from the uppers of the shards (a tick seals its time everywhere), so the oracle
-stores nothing of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +53,12 @@ from strandline.store.clock import Clock
 
 
 class Oracle:
-    """Gives out times, each later than all before; ``floor`` is the first that is free."""
+    """Gives out times, each later than all before; ``floor`` is the first that is free.
+
+    Every time that exists in an environment comes from here.  Times are milliseconds of the wall clock, but only ever
+    go forward: across calls, restarts and clock steps.  The uppers of the shards show which times were given out before
+    a restart (a tick seals its time everywhere), so the oracle stores nothing of its own.
+    """
 
     def __init__(self, clock: Clock, floor: int) -> None:
         self._clock = clock

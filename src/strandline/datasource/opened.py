@@ -1,8 +1,6 @@
-"""A location opened by a process of Spark's: its stores, its catalog, and handles of its collections.
+"""A location opened by one of Spark's processes: its options, stores and catalog, and handles of its collections.
 
-No JVM of ours runs there.  What such a process writes are holds: a frame's lease, a stream's hold.
-
-Options: what a reader of Spark's is asked for, as typed values.
+No JVM of ours runs there.  Such a process writes only holds: a frame's lease, a stream's hold.
 
 Options hold no secret: Spark shows them, and keeps them in its plans and logs.  A secret is a reference (``env:NAME``,
 ``file:PATH``), which each process that opens the location resolves for itself.

@@ -1,11 +1,10 @@
-"""What a frame reads, fixed when it was loaded: one collection at one time, or its changes between two.
+"""A frame: what it reads, fixed when it was loaded; the shares that Spark's planner gets; and the rows of its tasks.
 
-Spark plans a frame for its first action, in a process of its own, and keeps what was planned for all later ones (it may
-plan again, and gets the same rows).  A lease keeps them readable, and the parts that any plan named: `pin` takes it,
-each plan beats it, and so does the `keeper` of a program that has the frame.  Without one, the lease ends 15 minutes
-after the last plan.  Then the frame can be read as long as the parts of its plan are there: a day at the least.
-
-Reading a frame: the shares that Spark's planner is given, and the rows that its tasks read.
+A frame reads one collection at one time, or its changes between two.  Spark plans a frame for its first action, in a
+process of its own, and keeps the plan for all later ones (it may plan again, and gets the same rows).  A lease keeps
+the rows readable, and the parts that any plan named: `pin` takes it, each plan beats it, and so does the `keeper` of a
+program that has the frame.  Without a keeper, the lease ends 15 minutes after the last plan.  Then the frame can be
+read as long as the parts of its plan are there: a day at the least.
 """
 
 from __future__ import annotations

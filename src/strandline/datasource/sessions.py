@@ -1,14 +1,8 @@
-"""`register`: lets a session of Spark's read collections.
+"""`register`, which lets a Spark session read collections; and the keeper of the leases of a program's frames.
 
 Spark has no place where a source learns that a stream asks for its schema, and none where it learns that a frame is no
 longer used.  So ``spark.read`` and ``spark.readStream`` of a registered session give readers of our own, which are
 Spark's in everything but a load in our format.
-
-The keeper of leases: what a program's frames read stays readable for as long as the program has the frames.
-
-A frame's lease is taken where Spark plans it, in a process that ends.  Here, where the frame itself is, the lease is
-beaten while the frame lives and ended when Python collects it, or at the program's exit.  A program that is killed, or
-that cannot open the location itself (a Connect client elsewhere), leaves leases that end by themselves.
 """
 
 from __future__ import annotations
@@ -62,7 +56,13 @@ class _Kept:
 
 
 class Keeper:
-    """The leases of this process.  Its thread does all that waits for a store."""
+    """The leases of this process.  Its thread does all that waits for a store.
+
+    What a program's frames read stays readable for as long as the program has the frames.  A frame's lease is taken
+    where Spark plans it, in a process that ends.  In the program, which has the frame itself, the lease is beaten while
+    the frame lives and ended when Python collects it, or at the program's exit.  A program that is killed, or that
+    cannot open the location itself (a Connect client elsewhere), leaves leases that end by themselves.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}

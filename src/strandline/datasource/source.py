@@ -1,6 +1,6 @@
-"""The data source that Spark knows as ``strandline``.
+"""The data source that Spark knows as ``strandline``, and what a registered session asks its driver beside rows.
 
-What a registered session asks its driver beside rows, wherever that is: collections' names, a frame's times.
+The session may be in another process than the driver; it asks for the names of collections and for a frame's times.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """Reading a stream: the contents at its start, and then every change, each once, across restarts.
 
-Spark keeps an offset in the stream's checkpoint: which collection (its shard) is read, the name of the stream's hold,
-the time of the snapshot that it began with, before which time all is read, and with which columns.  A batch is what
-lies between two offsets.  It is a function of them alone, so a batch that Spark makes again after a kill has the same
-rows.
+Spark keeps an `Offset` in the stream's checkpoint.  A batch holds the changes between two offsets.  It is a function of
+them alone, so a batch that Spark makes again after a kill has the same rows.
 
-A stream that runs keeps its columns.  One that goes on from a checkpoint must have those of its offset: with a column
-more it would withdraw rows as it never gave them, and values that were written before would never come.
+A stream that runs keeps its columns.  One that continues from a checkpoint must have those of its offset: with one
+column more it would withdraw rows that it never gave, and earlier values of that column would never come.
 
 The hold is a critical reader: no clock drops it, and it keeps the changes readable that Spark has not committed.  Its
-name is durable in the checkpoint before the hold is made (in `partitions`), so each hold belongs to a checkpoint;
-until then the lease of the load keeps the start readable.  `commit` moves it forward, and is called by Spark only once
-a batch is in its log of commits.
+name is durable in the checkpoint before the hold is made (in `partitions`), so each hold belongs to a checkpoint; until
+then the lease of the load keeps the start readable.  `commit` moves it forward, and is called by Spark only once a
+batch is in its log of commits.  If the checkpoint is deleted, no query will move the hold again: `release` ends it.
 
 Law: at every moment, since of the collection is before the end of the last batch that Spark has committed.
-
-Releasing the hold of a stream that was given up: its checkpoint is gone, so no query will move the hold on.
 """
 
 from __future__ import annotations
@@ -51,6 +47,9 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``columns``: with which columns all before ``upper`` was given, their types by name; none: the offset is of a
     version that did not write them.  Such an offset is written as it was read: Spark compares texts.
+
+    It holds which collection (its shard) is read, the name of the stream's hold, the time of the snapshot that it began
+    with, the time before which everything is read, and the columns.
     """
 
     shard: str

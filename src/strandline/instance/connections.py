@@ -1,7 +1,4 @@
-"""Connections: how an instance reaches upstreams, endpoints and triggers.
-
-Equipment: what an instance works with.
-"""
+"""An instance's equipment: what it works with, and how it reaches upstreams, endpoints and triggers."""
 
 from __future__ import annotations
 

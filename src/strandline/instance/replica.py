@@ -1,26 +1,14 @@
 """A replica: an instance that a controller in another process commands, and that outlives it.
 
-The replica: obeys one controller at a time, and goes on with what it runs when that one is gone.
+A controller connects, says who it is (`Hello`), and commands again everything that is to run.  The replica compares,
+and keeps everything that already runs the same way: contents arranged in memory, prepared plans, open handles.  So a
+restart of the controller costs nothing but this comparison.
 
-A controller connects, says who it is (`Hello`), and says everything again that is to run.  The replica compares, and
-keeps what is the same as it runs: contents arranged in memory, prepared plans, open handles.  So a controller that
-restarts costs nothing but this comparison.
+The replica obeys the newest controller that it has seen, over that controller's newest connection.  From then on it
+obeys no command of an older one, not even a command that was sent before and not looked at yet.
 
-It obeys the newest controller that it has seen, over the newest connection of that one.  What an older one says is not
-obeyed from then on, also if it was said before and not looked at yet.
-
-It knows no catalog and no names but ids; it reads and writes shards by its own client.  What it reads and others write
-it looks at whenever it is brought to a time (`Advance`).
-
-Reports of a replica: what has changed since the last one, for one connection.
-
-A connection begins with nothing known, so its first report holds everything: a controller assumes the minimum of what
-it has not been sent.
-
-Peeks of a replica: each is answered once, beside everything else, over the connection that asked.
-
-A peek is owed one answer: rows, an error, or that it was cancelled.  When its connection ends, nothing is owed any
-longer: a controller that connects again asks again for what it still wants to know.
+It knows no catalog and no names but ids; it reads and writes shards by its own client.  It looks at what others write
+whenever it is brought to a time (`Advance`).
 """
 
 from __future__ import annotations
@@ -93,7 +81,11 @@ class Standing:
 
 @dataclass
 class Reporter:
-    """What one connection was sent."""
+    """What one connection was sent.
+
+    A report holds what has changed since the last one over this connection.  A connection begins with nothing known, so
+    its first report holds everything: a controller assumes the minimum of what it has not been sent.
+    """
 
     sent: Standing = field(default_factory=Standing)
 
@@ -157,7 +149,12 @@ ANSWER_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 
 
 class Peeks:
-    """The peeks of one connection that are owed an answer, by their uuids."""
+    """The peeks of one connection that are owed an answer, by their uuids.
+
+    A peek is owed one answer: rows, an error, or that it was cancelled.  It is answered beside everything else, over
+    the connection that asked.  When that connection ends, nothing is owed any longer: a controller that connects again
+    asks again for what it still wants to know.
+    """
 
     def __init__(self, beside: Beside, send: Callable[[PeekResponse], Awaitable[None]]) -> None:
         self._beside = beside

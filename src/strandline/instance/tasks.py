@@ -1,8 +1,7 @@
-"""Tasks: materializations as running tasks, and how far their endpoints have come.
+"""Tasks: materializations as running tasks, their feeds, and how far their endpoints have come.
 
-`materialize/runtime.py` does the work.
-
-Feeds: what a materialization sees of a collection, by persist and the engine.
+`materialize/runtime.py` does the work.  A feed is what a materialization sees of a collection, by persist and the
+engine.
 """
 
 from __future__ import annotations

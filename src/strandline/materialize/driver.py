@@ -1,12 +1,12 @@
-"""Driver: the endpoint's side of the protocol, as the runtime calls it.
+"""Drivers: the endpoint's side of the materialization protocol, as the runtime calls it.
 
 A driver has five calls.  `Driver.spec` returns which configuration it takes.  `Driver.validate` returns, for every
 column of every binding, whether the endpoint can, may, or must store it, and why.  `Driver.apply` makes the endpoint's
-resources fit the bindings; `Driver.preview` returns what that would do.  `Driver.open` starts a session, a stream of
-messages in the grammar of `messages` (checked by `messages.Conversation` on either side).  A wire protocol has the same
-shape: unary calls, then one session.
+resources fit the bindings; `Driver.preview` returns what that would do.  `Driver.open` starts a session: a stream of
+messages in the grammar of `messages`, which `messages.Conversation` checks on either side.  A wire protocol has the
+same shape: unary calls, then one session.
 
-Answers: what a session has said and its runtime has not received yet, for drivers that live in an event loop.
+Drivers that live in an event loop queue here what a session has answered and its runtime has not received yet.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The runtime of one split of a materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
-`Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, or finds that there
+`Task.advance` moves the endpoint to the newest time up to which every bound collection is complete, or finds that there
 is nothing to do.  A loop of the instance calls it.  It returns when that transaction is acknowledged, so its rows are
-durable and readable at the endpoint.  While the endpoint commits, the next transaction is read, and its keys are asked
-for; so that one may be under way when `advance` returns, and the next call goes on with it.  If none is, the log
-has that all is acknowledged.
+durable and readable at the endpoint.  While the endpoint commits, the next transaction is read and its keys are loaded.
+So one may be under way when `advance` returns, and the next call continues it; if none is, the log records that
+everything is acknowledged.
 
 A window is read in batches of bounded size, checked, and put aside (`Transfer`); when all are checked, the extent
 becomes durable and they are sent.  So neither side ever holds a whole first sync in memory.
@@ -13,15 +13,6 @@ After an error the session is closed and the next `advance` opens a new one, whi
 from the checkpoint.  Only `FencedError` is final, because another runtime has taken over the task.
 
 Laws: M2, M3, M5.
-
-Line: a session as its runtime uses it, so that neither side ever waits for the other in a circle.
-
-From the first message on, an answer is waited for beside the runtime (`Beside`), so a driver that has something to say
-can always say it, however long the runtime sends.  A message whose work may take long is *posted*: it is sent beside
-the runtime, too, and the next one waits for it.
-
-What a driver answers unasked is not bounded by what the runtime does with it: the only large answer, `Loaded`, goes
-through ``kept``, which puts its rows aside.
 """
 
 from __future__ import annotations
@@ -68,7 +59,15 @@ Kept: TypeAlias = Callable[[Response], Response]
 
 
 class Line:
-    """One session, and the one runtime that talks to it.  It raises what the session raises, at each later call."""
+    """One session, and the one runtime that talks to it.  It raises what the session raises, at each later call.
+
+    Neither side ever waits for the other in a circle.  From the first message on, an answer is awaited beside the
+    runtime (`Beside`), so a driver can always send its answer, however long the runtime sends.  A message whose work
+    may take long is *posted*: it is also sent beside the runtime, and the next message waits for it.
+
+    The answers that a driver sends unasked are not bounded by the runtime's pace: the only large answer, `Loaded`, goes
+    through ``kept``, which puts its rows aside.
+    """
 
     def __init__(self, session: Session, beside: Beside, kept: Kept) -> None:
         self._session = session

@@ -1,29 +1,16 @@
-"""Schedules: when a materialization begins its transactions.
+"""The schedule of a materialization: when it may begin its next transaction.
 
-Pace: whether a materialization may begin its next transaction now, by its schedule.
+A transaction begins ``every`` interval at the earliest after the one before, and only while the window ``within`` is
+open.  The time of the last beginning is known to this process alone.  A new process counts from the end of the last
+extent in the log, which is no later: so a process that dies again and again does not begin a transaction each time.
 
-A transaction begins ``every`` so long at the earliest after the one before, and only while the window ``within`` is
-open.  The time of the last beginning is known to this process alone.  A new one counts from the end of the last extent
-that the log has, which is no later: so a process that dies again and again does not begin a transaction each time.
+A task asks its feeds how far it may go, and goes there.  So between two beginnings all feeds of a task together repeat
+their last answer.  A transaction that was cut off is not held back: its task replays it up to its end without asking
+the feeds.  What has begun is read from the log when the task first asks its feeds: from then on the log is the task's
+own, so no predecessor begins another transaction.  A collection that was added to the task since then waits for the
+next transaction too.
 
-Windows: the hours of the week in which transactions may begin, by the clock of a place.
-
-A window is written ``08:00-18:00 mon-fri Europe/Berlin``: from when to when, on which days (each, if none is named),
-and in which time zone.  One that ends before it begins ends on the next day: its days are those on which it begins.
-
-Clocks are set forward and back.  A moment is inside iff the wall clock shows it there: an hour that is skipped is in no
-window, and one that comes twice is in its window twice, although that may close in between.
-
-Paced feeds: collections whose task learns that they have moved when its schedule lets a transaction begin.
-
-A task asks its feeds how far it may go, and goes there.  So between two beginnings the feeds of a task say what they
-said at the last one, all of them together.  A transaction that was cut off is not held back: its
-task replays it up to its end, without asking the feeds how far it may go.
-
-What has begun the log says, and it is asked when the task first asks its feeds: then the log is the task's own, so no
-predecessor begins another transaction.  A collection that the task has been given since waits for the next one, too.
-
-The holds of the task stay where its durable position is, so whatever it has waited for can still be read.
+The task's holds stay at its durable position, so everything that it waits with can still be read.
 """
 
 from __future__ import annotations
@@ -62,6 +49,13 @@ class Window:
     >>> sunday = 1_700_000_000_000 - 2 * 86_400_000
     >>> office.opens(sunday) - sunday, datetime.fromtimestamp(office.opens(sunday) / 1000, UTC).isoformat()
     (31600000, '2023-11-13T07:00:00+00:00')
+
+    A window is written ``08:00-18:00 mon-fri Europe/Berlin``: from when to when, on which days (every day, if none is
+    named), and in which time zone.  A window that ends before it begins ends on the next day; its days are those on
+    which it begins.
+
+    Clocks are set forward and back.  A moment is inside iff the wall clock shows a time inside: a skipped hour is in no
+    window, and a repeated hour is in its window twice, although the window may close in between.
     """
 
     begin: int

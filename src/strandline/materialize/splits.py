@@ -1,31 +1,20 @@
-"""Splits: a task as several that run side by side, each with a range of its keys.
+"""The splits of a task: several runtimes side by side, each with a range of the key hashes.
 
-The task of a materialization: one runtime, or one for each of its splits, side by side.
+A split has a session, a checkpoint, a fence and a log of its own.  The task's own log names the splits (`log.Share`);
+as long as it names none, it is the log of the one runtime that has all keys.  A *round* brings every split to one time,
+so at its end the tables of the endpoint agree with each other.
 
-A split has a range of key hashes, a session, a checkpoint, a fence and a log of its own.  The task's own log names them
-(`log.Share`); as long as it names none, it is the log of the one runtime that has all keys.
-
-A *round* brings every split to one time, so at its end the tables of the endpoint agree with each other.
-
-The number of splits changes while nothing is under way.  What runs is *settled*: every split commits up to one time,
-even if nothing has changed for it, and the endpoint has acknowledged that.  Then logs with new names are begun from
-there, and one write to the task's log puts them in place of the old ones.  Before it, the old splits count, and
-after it the new ones; what a crash leaves of the others has names that no one knows.
-
-A runtime that slept through the change can do nothing: the one that changes the splits has opened all of their logs,
-under an epoch that grows each time the task's log is opened.
+The number of splits changes while nothing is under way.  First the running splits are *settled*: every split commits up
+to one time, even if nothing has changed for it, and the endpoint has acknowledged that.  Then logs with new names are
+begun from there, and one write to the task's log puts them in place of the old ones.  Before this write the old splits
+count, and after it the new ones; a crash leaves only logs under names that no process looks up.  A runtime that slept
+through the change can do nothing: the process that changes the splits has opened all of their logs, under an epoch that
+grows each time the task's log is opened.
 
 A binding begins under one runtime, because only that one may empty its table.  If none has begun, the first transaction
 is empty, and the splits fill the tables.
 
 Laws: M2, M3.
-
-Sharing: the feeds of a task that has splits.  Each split sees the rows whose key hash is in its range.
-
-The splits stand at one time when a round begins, so what changed since is read once for all of them, and put aside for
-each (`Shared.read`).  A split that must read another window, after a failure, reads it by itself.
-
-Trap: what a split may forget, the others may need.  The hold follows the split that is furthest behind.
 """
 
 from __future__ import annotations
@@ -66,6 +55,12 @@ class Shared:
     """One feed, of which each of ``ranges`` has a part.  Not for concurrent use, but by its parts.
 
     Raises `ConfigError` if the library that hashes keys is not installed.
+
+    Each split sees the rows whose key hash is in its range.  All splits are at one time when a round begins, so the
+    changes since then are read once for all of them, and put aside for each (`Shared.read`).  A split that must read
+    another window, after a failure, reads it by itself.
+
+    Trap: what one split may forget, the others may need.  The hold follows the split that is furthest behind.
     """
 
     def __init__(self, feed: Feed, binding: Binding, ranges: Sequence[KeyRange]) -> None:

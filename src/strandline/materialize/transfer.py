@@ -1,11 +1,10 @@
-"""Transfer: the rows of one binding in one transaction, from what changed to what is stored.
+"""Transfer: the rows of one binding in one transaction, from the changes of its collection to the rows to store.
 
-They are checked as they are read, and kept in a `Spool`: all are known before the first one is sent.
+Rows are checked as they are read, and kept in a `Spool`: all are known before the first one is sent.
 
-Turns the net changes of a window into the rows of a delta binding that is given the changes themselves.
-
-With diffs, each change is one row.  Without (and without a key), a row that came ``n`` times is ``n`` rows, and a row
-that went is an error: the resource could not tell it from one that came.
+A delta binding may get the changes themselves.  With diffs, each change is one row.  Without diffs (and without a key),
+a row that was inserted ``n`` times is ``n`` rows, and a deleted row is an error: the resource could not tell it from an
+inserted one.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
-"""Metadata: what there is, as Flight SQL tells it to tools: tables, their types, and what this server can do.
+"""Metadata, as Flight SQL describes it to tools: tables, their types, and what this server can do.
 
 Collections have no catalog and no schema; introspection relations are in the schema ``strandline``.  A pattern is one
 of SQL's LIKE.
 
-Source: https://arrow.apache.org/docs/format/FlightSql.html.
+``SqlInfo`` says what the server is and can do, by the numbers that Flight SQL gives to such questions.  Everything that
+a JDBC driver asks for is here: it takes a question without an answer for an error of its own.  Limits are 0 where there
+is none, or none is known.  ``XdbcTypeInfo`` says which types columns can have, as tools ask before they make a table.
 
-Facts: what the server is and can do, by the numbers that Flight SQL gives to such questions (``SqlInfo``).
-
-All that a JDBC driver asks for is here: it takes a question without an answer for an error of its own.  Limits are 0
-where there is none, or none that is known.
-
-Source: https://arrow.apache.org/docs/format/FlightSql.html, and the Java API of java.sql.DatabaseMetaData.
-
-SQL types: what columns can be, as tools ask for it before they make a table (``XdbcTypeInfo``).
-
-Source: https://arrow.apache.org/docs/format/FlightSql.html, and the Java API of java.sql.Types.
+Source: https://arrow.apache.org/docs/format/FlightSql.html, and the Java API of java.sql.DatabaseMetaData and
+java.sql.Types.
 """
 
 from __future__ import annotations

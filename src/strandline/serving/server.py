@@ -1,20 +1,18 @@
-"""The server: the desk over Arrow Flight SQL, so any client that speaks it can read and write.
+"""The server: the desk over Arrow Flight SQL, so any client that speaks it can read and write; and where it is found.
 
 It listens on a Unix socket in a directory that only its user may enter, or at an address: with a token, and with TLS
-off loopback.  Each call runs in a thread of its own.  A call that a client leaves, or a stream that it stops reading,
-costs other clients nothing but what `desk` bounds.
+off loopback.  Each call runs in a thread of its own.  A client that leaves a call, or stops reading a stream, costs
+other clients nothing but what `desk` bounds.
+
+The socket's directory is in the location, if that is in files; a file beside it says where all servers are.  A path
+that is too long for a socket is replaced by one below the directory for temporary files.  The operator chooses a
+further address (``serve_at``), and passes it on.
+
+    {"flight_sql": ["grpc+unix:///data/strand/serving/flight.sock"], "pid": 4711, "http": "http://127.0.0.1:40123"}
 
 Limit: pyarrow sets no bound on the message that a server receives; `desk.ROWS_BYTES_MAX` counts what has arrived.
 
 Source: https://arrow.apache.org/docs/format/FlightSql.html.
-
-Places: where the process that writes a location serves, and how others learn it.
-
-Of a location in files: a Unix socket in a directory of the location that only its user may enter, and beside it a file
-that says where all servers are.  A path that is too long for a socket is replaced by one below the directory for
-temporary files.  A further address is the operator's to choose (``serve_at``), and to tell others.
-
-    {"flight_sql": ["grpc+unix:///data/strand/serving/flight.sock"], "pid": 4711, "http": "http://127.0.0.1:40123"}
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What clients ask of a desk, counted for people who watch.
-
-Traffic: which calls of its clients a desk has answered, how long each step of one took, and who follows what.
+"""The traffic of a desk: which calls it has answered, how long each step of one took, and who follows what.
 
 A *statement* is one call that reads or changes something.  One that makes another call is still one statement.  The
 counters only grow; `Traffic.observe` is called with each statement once it has ended.

@@ -1,31 +1,14 @@
-"""Envelopes: what turns the records of a step into the updates that are staged.
+"""Envelopes: what turns the records of a step, as a reader returns them, into the updates that are staged.
 
-Envelopes: what turns the records of a step, as a reader returns them, into the updates that are staged.
+An envelope stands between reading and staging.  It may look at the contents of the source's shard before the step, and
+at nothing else; so the same records over the same contents give the same updates, whichever instance makes the step.
 
-An envelope stands between reading and staging.  It may look at what the source's shard holds before the step, and at
-nothing else; so the same records over the same contents are the same updates, whichever instance makes the step.
+`Append` takes plain records, `NewestByKey` keyed ones, and `Retracting` records that upstream takes back; `envelope_of`
+chooses by the table's records.
 
-The envelope of plain records: each is an update as it is.
-
-What keyed records mean, as their definition says it: slow, obvious, and kept for ever for tests to compare with.
-
-At each time a key has what its last record up to then says: one row, one error, or nothing.  So the updates at a time
-withdraw what each key had just before it and insert what it has from then on; what stays equal is no update.
-
-Rows are dicts: of the columns, ``__error``, ``__time``, ``__diff``, and for records the columns of `algebra.messages`.
-
-The envelope of keyed records: what the collection holds of their keys goes, and the newest record of each comes.
-
-Its state is the source's own shard.  The rows of the keys are looked up there, so a step costs what it changes and not
-what is there; only where a look-up is not the better way, a part of the shard is read, or all of it.
-
-The errors of the shard are read whole: they are few, or the source needs attention before speed.
-
-What it means: `sources/envelopes.py`.
-
-The envelope of records that upstream takes back: one that could not be decoded takes its error with it.
-
-Which envelope a table's records take.
+Keyed records mean: at each time a key has what its last record up to that time says, which is one row, one error, or
+nothing.  The updates at a time withdraw what each key had just before and insert what it has from then on; an unchanged
+key makes no update.  `changed` says the same slowly and plainly, and is kept for ever for tests to compare with.
 """
 
 from __future__ import annotations
@@ -107,6 +90,9 @@ def changed(
     ...     print(update)
     {'id': 1, 'v': 'a', '__error': None, '__time': 5, '__diff': -1}
     {'id': 1, 'v': 'b', '__error': None, '__time': 5, '__diff': 1}
+
+    Rows are dicts: of the columns, ``__error``, ``__time``, ``__diff``, and for records the columns of
+    `algebra.messages`.
     """
     given = sorted(records, key=lambda record: (record[TIME], record[ORDER]))
     there = _standing(held, errors, given, names, key)
@@ -221,6 +207,14 @@ class NewestByKey:
     """Each record is what its key has from its time on.  See `Envelope`.
 
     A step takes any number of bindings: what each time sees before it is held, or is among the step's own records.
+
+    Its state is the source's own shard.  The rows of the keys are looked up there, so a step costs what it changes and
+    not the size of the collection; only where a look-up is not the better way, a part of the shard, or all of it, is
+    read.
+
+    The errors of the shard are read whole: they are few, or the source needs attention before speed.
+
+    What keyed records mean: `changed`.
     """
 
     by_binding = False

@@ -1,32 +1,16 @@
 """Ingestion: one source's messages into its outputs' shards, each once, at the time that the remap gives it.
 
-Two things happen, apart.  A *tick* asks upstream how far it could be read now and binds the tick's time to the answer,
-durably.  A *step* (`sources/steps.py`) makes what is bound durable, in each output by itself.
+There are two independent activities.  A *tick* asks upstream how far it could be read now and binds the tick's time to
+the answer, durably.  A *step* (`sources/steps.py`) makes the bound messages durable, in each output by itself.
 
-Two commits only, in this order: the remap, then the data.  Everything else (what is committed upstream, the counters)
-is derived from the uppers of the shards, afresh on every start, and may be late (`sources/ingest.py`).  So a crash
-between any two instructions costs at most one reading again of what was bound and not durable; that is counted.
+Only two commits are made, in this order: the remap, then the data.  Everything else (what is committed upstream, the
+counters) is derived from the uppers of the shards, afresh on every start, and may be late (`ResumptionFrontier`).  So
+after a crash between any two instructions, at most the messages that were bound and not durable are read once more;
+that is counted.
 
 An upstream that does not answer, or broke its promise, stalls the source: nothing wrong is bound or appended.
 
 Laws: `sources/remap.py`.
-
-Resumption: what upstream may forget, and where a restart goes on.
-
-The *timestamp resumption frontier* is the meet of the uppers of all shards of a source: of every output and of the
-remap.  Inverted through the remap it is the *offset resumption frontier*: the binding of its predecessor, so all that
-it covers is durable in each output.  It is computed from uppers that were read just now, at the start and then at
-ticks, about once a second: reading them is metadata only.  A restart computes it again, from the uppers and never
-from what upstream remembers; so a commit upstream may be late or never come.
-
-An output that has nothing yet holds all of it back: upstream keeps what the output's first step will need.
-
-All outputs means: of the newest epoch.  An instance that was taken over may not know an output that its successor
-feeds, so it commits nothing more: the successor admits its epoch to every shard before it begins, and uppers of its
-time are read with its epoch beside them.  Under one epoch every instance has the same outputs; a process may add
-one if it ends the ingestion without it first.
-
-Law R4 is asserted before each commit.
 """
 
 from __future__ import annotations
@@ -56,7 +40,25 @@ PERIOD_MS: Final = 900
 
 
 class ResumptionFrontier:
-    """The resumption frontier of one source, as last computed."""
+    """The resumption frontier of one source, as last computed.
+
+    It says what upstream may forget, and where a restart continues.
+
+    The *timestamp resumption frontier* is the meet of the uppers of all shards of a source: of every output and of the
+    remap.  Inverted through the remap it is the *offset resumption frontier*: the binding of its predecessor, so all
+    that it covers is durable in each output.  It is computed from uppers that were just read, at the start and then at
+    ticks, about once a second; this reads metadata only.  A restart computes it again from the uppers, never from what
+    upstream remembers; so a commit upstream may be late or never come.
+
+    An output that is still empty holds all of it back: upstream keeps what the output's first step will need.
+
+    All outputs means: of the newest epoch.  An instance that was taken over may not know an output that its successor
+    feeds, so it commits nothing more: the successor admits its epoch to every shard before it begins, and the uppers
+    are read together with their epoch.  Under one epoch every instance has the same outputs; a process may add one if
+    it ends the ingestion without it first.
+
+    Law R4 is asserted before each commit.
+    """
 
     def __init__(
         self,

@@ -1,23 +1,18 @@
-"""The remap collection: a source's bindings, durable before any data of their times.
+"""The remap collection: a source's bindings, durable before any data of their times; and the laws of a source.
 
 One record shard per source.  At the time of a binding, each partition that it moves has its old record withdrawn and
-its new one inserted, so the collection's contents at ``t`` are the offsets in force at ``t``, one record a partition.
+its new one inserted, so the collection's contents at ``t`` are the offsets in force at ``t``, one record per partition.
 
 Once the data of a message are durable, no code needs the message's time.  So the remap is compacted to one step below
-the data's upper (`compact`): in memory at once, in the shard as its since follows.  What is kept, and what a mint or a
-refresh costs, follows from what is not durable yet, however old the source is.
+the data's upper (`compact`): in memory at once, in the shard as its since follows.  So the size of the remap, and the
+cost of a mint or a refresh, depend on what is not durable yet, however old the source is.
 
 Promise: any number of instances may mint; each time is bound once, and an instance that comes second reads the binding
 instead of inventing one.  So all instances of a source give every message the same time.
 
-Law R1 is asserted whenever newer bindings are adopted.
-
-The laws of a source, as named predicates.
-
-R2 (reclocking is `spec.target`) and R3 (each message has at most one time) compare two ways to compute one thing;
-they hold by construction of `Remap` and are tested against the spec.  R1 and R4 speak about what a run does, so the
-run asserts them: R1 whenever a remap is adopted, R4 before each commit upstream.  R4 is written without
-`Remap.resume`, which it checks.
+R2 (reclocking is `spec.target`) and R3 (each message has at most one time) hold by construction of `Remap` and are
+tested against the spec.  A run asserts R1 whenever newer bindings are adopted, and R4 before each commit upstream.  R4
+is written without `Remap.resume`, which it checks.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """`strandline driver check`: any author's driver, held against the contract; and the contract, against defects.
 
-Runs every scenario of the driver contract on a driver: as it is, where it must pass, and with each defect planted.
+Every scenario of the driver contract runs on the driver unchanged, where it must pass, and with each defect planted,
+where it must fail.  A defect that passes its scenario is a fault of the suite, or of an endpoint that the suite cannot
+see through.
 
-A defect that passes its scenario is a fault of the suite, or of an endpoint that the suite cannot see through.
-
-Defects that drivers have had, put into any driver from outside: each must fail a scenario of the contract.
-
-They change what is said between a runtime and its driver, so they need to know nothing of either.
-
-An endpoint of any driver, as the contract suites want one: read back by the driver itself.
+The defects are those that drivers have had, put into any driver from outside: they change the messages between a
+runtime and its driver, so they need to know nothing of either.  The endpoint under check is read back by the driver
+itself.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Locations: where parts and states may be, an entry for each kind.
+"""Locations and consensus stores: where parts and states may be, with an entry for each kind.
 
-    file:///data/strand or a path · memory:// · s3://bucket/prefix
+    file:///data/strand or a path · memory:// · s3://bucket/prefix                         parts: the location
+    sqlite:///path/file.db · postgresql://user@host/database?schema=name · object-store    states: the consensus
 
-A text says *where*; what is secret, and how to reach an object store, is said by configuration (``storage``), where a
-secret is a reference.  No error shows more of a text than its scheme: the rest may hold a password.
-
-Consensus: where states may be, an entry for each kind.
-
-    sqlite:///path/file.db · postgresql://user@host/database?schema=name · object-store
-
-Without a text, the location says which goes with it.  No error shows more of a text than its kind: the rest may hold a
-password.
+A text says *where*.  Secrets, and how to reach an object store, come from configuration (``storage``), where a secret
+is a reference.  Without a text for the consensus, the location says which one goes with it.  No error shows more of a
+text than its scheme or kind: the rest may hold a password.
 """
 
 from __future__ import annotations

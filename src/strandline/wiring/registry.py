@@ -1,12 +1,10 @@
 """The registry: every reader that CREATE SOURCE may name, and every driver that CREATE MATERIALIZATION may name.
 
-A reader or a driver is an entry in its own file, which is imported when it is chosen; here is one line for each.
+A reader or a driver is an entry in its own file; here is one line for each.  All names are known at once, and the
+module of a kind is imported when the kind is first chosen, so a question that concerns no endpoint loads no endpoint's
+library.  Trap: `values` and `items` import all of them.
 
-Kinds by name: which there are is known at once, and each one's module is imported when it is first chosen.
-
-So a question that concerns no endpoint loads no endpoint's library.  Trap: `values` and `items` import all of them.
-
-The page of all options, docs/options.md, as readers, drivers and stores declare them.
+`page` writes docs/options.md from the options that readers, drivers and stores declare.
 """
 
 from __future__ import annotations

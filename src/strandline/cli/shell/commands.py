@@ -1,6 +1,6 @@
-r"""Commands: what begins with a backslash: which there are, what each does, and how one is read.
+r"""The shell's commands, which begin with a backslash: their names, effects and syntax, and what ``\d NAME`` shows.
 
-Describing: what ``\d NAME`` shows of an item: its columns, what it has to do with others, and its definition.
+``\d NAME`` shows an item's columns, the items that it reads and that read it, and its definition.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Completion: what can come next where the cursor stands: keywords, names, columns, commands of the shell.
+"""The text of a statement as it is typed: what can come next at the cursor, where the statement ends, and its colours.
 
-`candidates` is a function of what was typed and of the names that there are; it knows no terminal.
+`candidates` returns keywords, names, columns and commands of the shell.  It is a function of the typed text and of the
+existing names; it knows no terminal.
 
-Texts: where a statement that is typed ends, what it says to others, and the mark under the place of an error.
-
-Colours: the words, values and comments of a statement, told apart while it is typed and where it is shown.
-
-It is only looks: what a statement means is read by `controller.language`.  So a text that is not finished has colours,
-too.
+Words, values and comments have colours while they are typed and where they are shown.  Colours are only looks:
+`controller.language` decides what a statement means.  So an unfinished text has colours, too.
 """
 
 from __future__ import annotations

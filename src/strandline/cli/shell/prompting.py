@@ -1,9 +1,8 @@
-"""Prompting: the line that is typed: keys, colours, history, completion; and the loop of the shell.
+"""Prompting: the line that is typed (keys, colours, history, completion), and the loop of the shell.
 
-History: what was typed, kept in the user's state directory for the next time.
-
-Only its owner can read the file.  A statement is not written there if it gives an option like a password a value, or
-holds a URL with a login; it can be recalled for as long as the shell runs.
+The history is kept in the user's state directory for the next time; only its owner can read the file.  A statement is
+not written there if it gives an option like a password a value, or holds a URL with a login; it can be recalled for as
+long as the shell runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Running: what the shell does with what was typed: statements, commands, answers, errors.
+"""Running: what the shell does with typed text: statements, commands, answers, errors.
 
-Working: a call that takes long is made beside the terminal, so that Ctrl-C reaches the shell.
+A call that takes long is made beside the terminal, so that Ctrl-C reaches the shell.
 """
 
 from __future__ import annotations

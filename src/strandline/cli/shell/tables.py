@@ -1,10 +1,10 @@
-"""Tables: rows as lines that fit a terminal.
+"""Tables: rows as lines that fit a terminal, and the updates of SUBSCRIBE, one per line.
 
-A value that is cut ends with ``…``.  Numbers stand at the right and are never cut.  NULL is a word, and a text that is
-empty or reads NULL stands in quotes, so that the two differ without colours.  Rows that do not fit, however much is
-cut, are shown one value a line, and so is everything where the user asks for that.
+A value that is cut ends with ``…``.  Numbers are aligned right and are never cut.  NULL is a word, and a text that is
+empty or reads NULL is in quotes, so that the two differ without colours.  Rows that do not fit, however much is cut,
+are shown one value per line, and so is everything where the user asks for that.
 
-Following: what SUBSCRIBE shows: each update on a line, with its time and whether the row came (+) or went (-).
+An update has its time, and + for an inserted row or - for a deleted one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Exit statuses, and the message of a command that ends in an error: one sentence, no traceback.
+"""The end of a command: its exit status, its error as one sentence without a traceback, and Ctrl-C.
 
-Ending: Ctrl-C ends a command, whatever it waits for.
-
-The first one is raised as `KeyboardInterrupt`: what the command asked for is cancelled, and what it opened is closed.
-If that takes longer than `ENDING_S`, or Ctrl-C comes again, the process ends at once: that is as safe as a SIGKILL.
-`strandline run` and the shell, which do more with Ctrl-C, have handlers of their own.
+Ctrl-C ends a command, whatever it waits for.  The first one is raised as `KeyboardInterrupt`: the command's requests
+are cancelled, and what it opened is closed.  If that takes longer than `ENDING_S`, or Ctrl-C comes again, the process
+ends at once: that is as safe as a SIGKILL.  `strandline run` and the shell, which do more with Ctrl-C, have handlers of
+their own.
 """
 
 from __future__ import annotations

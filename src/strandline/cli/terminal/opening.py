@@ -6,7 +6,7 @@ running.
 The JVM that Spark starts inherits this process's streams and writes warnings to both.  `keep_apart` redirects the JVM's
 output to nowhere, so that standard output holds only documents.
 
-Moments as options of commands.
+An option of a command may name a moment (`moment_option`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Reporting: what `strandline run` says of itself: documents with ``--json``, lines, or lines above a status line.
+"""Reporting: what `strandline run` prints about itself: documents with ``--json``, lines, or lines above a status line.
 
-A line is said when something has changed, never again because time has passed.
+A line is printed when something has changed, never again because time has passed.  While `strandline run` waits for a
+transaction into an endpoint, its progress is reported regularly.
 
-The living lines of `strandline run` on a terminal: what it does, and a bar for each first load and first result.
-
-A first snapshot may take hours, in one tick.  Its bar moves while that goes on: what is shown is asked for from memory,
-several times a second, on the thread that draws.
-
-The progress of a transaction into an endpoint, reported regularly while `strandline run` waits for it.
+On a terminal the living lines show the current activity, and a bar for each first load and first result.  A first
+snapshot may take hours, in one tick.  Its bar moves meanwhile: the figures are asked for from memory, several times a
+second, on the thread that draws.
 """
 
 from __future__ import annotations

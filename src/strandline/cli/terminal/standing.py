@@ -1,6 +1,6 @@
-"""How an environment stands, for people: what `strandline status` shows of the document that it prints as JSON.
+"""The state of an environment, for people: what `strandline status` shows of the document that it prints as JSON.
 
-`strandline status --watch`: the status again and again, in place on a terminal, block after block elsewhere.
+With ``--watch`` the status is shown again and again, in place on a terminal, block after block elsewhere.
 """
 
 from __future__ import annotations

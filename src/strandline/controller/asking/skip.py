@@ -1,20 +1,12 @@
-"""Skip: dismiss the records of a source that could not be decoded, once an operator has looked at them; or a file.
+"""Skip: dismiss a source's undecodable records, once an operator has looked at them; or have it go on without a file.
 
-Such a record is an error of the source until its upstream takes it back.  Where upstream does not, or cannot, the
-operator may pass over it.  The error is withdrawn at a time of its own; at earlier times it is read as it was.  The
-views above the source are right again with the next tick.
+An undecodable record is an error of the source until its upstream takes it back.  If upstream does not, or cannot, the
+operator may pass over it.  The error is withdrawn at a time of its own; at earlier times it is read as before.  The
+views above the source are right again with the next tick.  Nothing is dismissed unseen: the operator names the time at
+which they looked at the errors, and an error that came later stays.
 
-Nothing is dismissed unseen: the operator names the time at which they looked at the errors, and an error that came
-later stays.
-
-A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file, and
-have its rows withdrawn: those that the source has beyond its other files (`other_files`).  Errors stay, since they can
-be dismissed.
-
-What a source has beyond its other files: the rows of files that are to be withdrawn.
-
-No row says which file it is of.  So all other files are read once more, and what the source has beyond them is of the
-files that are not read.  They are read before anything is noted: if the rows cannot be told, nothing is changed.
+A file that is gone, or was changed for good, stops its source.  The operator may have the source go on without that
+file, and have the file's rows withdrawn.  Errors stay, since they can be dismissed.
 """
 
 from __future__ import annotations
@@ -58,6 +50,10 @@ class OtherFiles:
 
     They are read once: before anything is noted, and again only if the source has taken more of them since.
     ``noted``: the source may have been told already to go on without ``files``.
+
+    No row says which file it comes from.  So all other files are read once more, and the rows that the source has
+    beyond theirs belong to the files that are not read.  They are read before anything is noted: if the rows cannot be
+    told apart, nothing is changed.
     """
 
     core: Core

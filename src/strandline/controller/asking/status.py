@@ -1,15 +1,11 @@
-"""Status: all there is to say about an environment, as plain data.
+"""Status: all there is to say about an environment, as plain data; with the freshness of its items and its progress.
 
-Freshness: whether a collection snapshots, hydrates or follows, and how far it is behind, in rows and in time.
+`status` reads the location and is the same in every process.  `progress` is known only to the process that writes, from
+memory alone; `strandline run` reports it after each tick.
 
-People ask three different things: is the first load done, is the first result computed, how stale is it.  So they are
-shown apart.  A source or a table of one *snapshots* and a view *hydrates* until something of it is durable: it can be
-read at no time yet.  From then on it *follows*, and its *lag* says how far behind it is.
-
-Progress: what this process has done for its environment so far, from memory alone.
-
-`status.status` reads the location and is the same in every process.  Progress is known only to the process that
-writes, and `strandline run` reports it after each tick.
+People ask three different things: is the first load done, is the first result computed, how stale is it.  So freshness
+shows them apart.  A source or a table of one *snapshots* and a view *hydrates* until something of it is durable: it can
+be read at no time yet.  From then on it *follows*, and its *lag* says how far behind it is, in rows and in time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Verify a view, its state, or an endpoint, beside ticks: what is compared stays readable until the end.
+"""Verification of a view, its state, or an endpoint; and backfill, which fills tables of an endpoint again.
 
-Backfill: fill tables of an endpoint again, from the start of their collections.
+Verification runs beside ticks: what is compared stays readable until the end.
 
-For a table that was dropped or changed by hand, or that needs other types.  What will happen is said beforehand;
-with ``apply`` it raises the counters of the bindings in the catalog, by one compare-and-set, and that is all: the next
-tick runs what the catalog holds, here or in the environment that opens the location after a crash.  The endpoint's
-checkpoint knows nothing of the new counters, so the task begins from nothing there.
+A backfill is for a table that was dropped or changed by hand, or that needs other types.  It starts at the beginning of
+the tables' collections.  The effects are reported beforehand; with ``apply`` it only raises the counters of the
+bindings in the catalog, by one compare-and-set.  The next tick runs what the catalog holds, here or in the environment
+that opens the location after a crash.  The endpoint's checkpoint does not have the new counters, so the task begins
+from nothing there.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
-"""Replicas that are wrong: found when two of them disagree, named, and stopped; the views go on.
+"""Wrong replicas: found when two of them disagree, named, and stopped, while the views go on.
 
-Replicas run the same commands, so from the same inputs they compute the same rows.  One that loses a race and would
-have appended others reports it (`compute/sink/correction.py`).  Then the controller recomputes what the shard must
-hold then, by the full plan of its stage.  If the shard holds just that, the one that reported is wrong.  If not, the
-one that wrote it is: the shard knows by which name it was written, and each replica says which names are its own.
+Replicas run the same commands, so from the same inputs they compute the same rows.  A replica that loses a race and
+would have appended other rows reports it (`compute/sink/correction.py`).  Then the controller recomputes what the shard
+must hold at that time, by the full plan of its stage.  If the shard holds just that, the reporting replica is wrong.
+If not, the replica that wrote it is: the shard knows the name under which it was written, and each replica says which
+names are its own.
 
-A replica that computes a change from rows that were wrong before makes no mistake of its own.  So where these were
-wrong, nothing is decided: the view is audited, and a replica that is wrong in an audit is wrong by itself.
+A replica that computes a change from rows that were wrong before makes no mistake of its own.  So if these rows were
+wrong, nothing is decided: the view is audited, and a replica that is wrong in an audit is itself wrong.
 
 A wrong replica is barred (`instances/link.py`) until its process is another one, as long as a right one is connected.
-What it has written is withdrawn by the others; all views of its instance are compared, and audited where that does not
-come to pass.  One that writes although it is barred is fenced: the epoch under which replicas write is raised.
+The others withdraw what it has written; all views of its instance are compared, and audited if the rows are not
+withdrawn.  A barred replica that still writes is fenced: the epoch under which replicas write is raised.
 
-What cannot be read any longer is not judged: a replica that is wrong is so again.  This runs beside ticks.
-
-Recomputing one stage of a view: what its shard must hold at a time, by its full plan over what its inputs held then.
-
-A stage is compared over its own inputs, be they right or wrong.  So what is found wrong is wrong in this stage, and not
-in one that it reads.
+Times that can no longer be read are not judged: a replica that is wrong will be wrong again.  This runs beside ticks.
 """
 
 from __future__ import annotations
@@ -50,7 +46,11 @@ from strandline.store.clock import Clock
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A stage of a view: its shard, and the collections that it reads, by the names that it knows."""
+    """A stage of a view: its shard, and the collections that it reads, by the names that it knows.
+
+    A stage is compared over its own inputs, be they right or wrong.  So an error found here is an error of this stage,
+    and not of a stage that it reads.
+    """
 
     core: Core
     view: View

@@ -1,12 +1,10 @@
-"""Creating: every CREATE by its statement.
+"""CREATE statements, dispatched by kind; and CREATE INDEX, CREATE INSTANCE and ALTER INSTANCE themselves.
 
-Indexes: CREATE INDEX, checked before anything durable changes.
-
-Instances: CREATE INSTANCE and ALTER INSTANCE, checked before anything durable changes.
+All are checked before anything durable changes.
 
 The replicas of an instance are changed in place: its items stay in it.  A replica that is dropped, or has another
 address, may run on and can no longer be asked to end.  So the same change of the catalog raises the epoch under which
-replicas write (`Catalog.with_writes_raised`): the dropped one is fenced once the others write under it.
+replicas write (`Catalog.with_writes_raised`): the dropped replica is fenced once the others write under it.
 """
 
 from __future__ import annotations

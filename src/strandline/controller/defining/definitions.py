@@ -1,12 +1,10 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
-CREATE of sources, of their tables and of connections is in `sources.py`, that of instances in `instances.py`, that of
-indexes in `creating.py`.
+CREATE of sources, of their tables and of connections is in `sources.py`, that of instances and indexes in
+`creating.py`.  The trigger of a materialization is checked here.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
-
-The trigger of a materialization, checked before anything durable changes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""A link: the connection to one replica, made again whenever it is cut, and what the replica has said over it.
+"""A link: the connection to one replica, made again whenever it is cut, and what the replica has reported over it.
 
-The controller only says to the link what a replica is to do, and goes on: a replica that hangs keeps nothing else
-waiting.  A new connection begins with everything that the replica is to run.  What was reported over an earlier one
-is forgotten: until a replica has reported a frontier, nothing is assumed of it but the minimum.
+The controller only passes commands to the link and goes on: a replica that hangs delays nothing else.  A new connection
+begins with everything that the replica is to run.  Reports over an earlier connection are forgotten: until a replica
+has reported a frontier, only the minimum is assumed.
 
-Trust: which processes the replicas of an instance are, and which of them are to run nothing.
-
-A replica that has computed something wrong is *barred*: it is commanded nothing until its process is another one, or
-until it is dropped and added again.  It stays connected, so that another process of it is noticed.
+A replica that has computed something wrong is *barred*: it gets no commands until its process is another one, or until
+it is dropped and added again.  It stays connected, so that a new process of it is noticed.
 """
 
 from __future__ import annotations

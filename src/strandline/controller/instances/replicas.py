@@ -1,13 +1,12 @@
-"""The replicas of one instance: what they are to run, and how far they are together.
+"""The replicas of one instance: what they are to run, how far they are together, and the peeks they are asked.
 
-Each replica obeys the same commands.  What they write are the same facts, so an export is as far as the furthest of
-them; what one of them must still be able to read, all must.  A replica that is away is not waited for: whatever another
-one does is done.
+Each replica obeys the same commands.  They write the same facts, so an export is as far as the furthest of them; data
+that one of them must still be able to read stays readable for all.  A replica that is away is not waited for: a result
+of any replica counts.
 
-Peeks that the replicas of an instance are asked, all of them: the first answer counts, and each peek has one.
-
-A replica that answers with an error, or is gone, is not waited for.  If none is left, there is no answer: the caller
-then reads the rows itself, which is slower and finds out what is wrong, if anything is.
+All replicas are asked each peek, and the first answer counts.  A replica that answers with an error, or is gone, is not
+waited for.  If none is left, there is no answer: the caller then reads the rows itself, which is slower and finds out
+what is wrong, if anything is.
 """
 
 from __future__ import annotations

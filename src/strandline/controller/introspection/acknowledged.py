@@ -1,21 +1,8 @@
-"""Acknowledged notices: those that an operator has seen, which are said no longer.
+"""Notices apart from problems and waits, and those that an operator has acknowledged, which are shown no longer.
 
-A notice is known by what it is and what it names (`Notice`), so it stays acknowledged while a figure in its text
-changes.  It is said again once the same kind of thing happens anew: with other names, or after it was over.  It is
-over if the process that writes has said it and no longer says anything of its kind, while the item goes on as it was.
-A notice that is not said for another reason, as after a restart or while the item has a problem, may come back, and
-is acknowledged then too.
-
-They are a value of the location, by the item's shard: what is dropped and made again under its name is another item.
-Any process may acknowledge; the process that writes reads them at each tick at which there are notices.
-
-Words of state: what is said of an item is a problem, a wait or a notice, and never two of them.
-
-- A *problem* stops the item until its operator acts, or another system answers again.
-- A *wait* ends by itself: its sentence begins with `errors.WAITS`, and says for what.
-- A *notice* tells something; it stops nothing.  An operator who has seen it acknowledges it (`acknowledged`).
-
-The process that meets something says it in a sentence; here these are parted, for all that show them.
+A message about an item is exactly one of three.  A *problem* stops the item until its operator acts, or another system
+answers again.  A *wait* ends by itself: its sentence begins with `errors.WAITS`, and says for what.  A *notice* stops
+nothing.  The process that meets something says it in a sentence; `states` parts these for all that show them.
 """
 
 from __future__ import annotations
@@ -108,7 +95,18 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class Acknowledged:
-    """What is acknowledged, as it is durable, and as this process has read it last."""
+    """What is acknowledged, as it is durable, and as this process has read it last.
+
+    A notice is known by what it is and what it names (`Notice`), so it stays acknowledged while a figure in its text
+    changes.  It is shown again once the same kind of thing happens anew: with other names, or after it was over.  It is
+    over if the process that writes has reported it and no longer reports anything of its kind, while the item goes on
+    as it was.  A notice that is absent for another reason, as after a restart or while the item has a problem, may come
+    back, and is acknowledged then too.
+
+    Acknowledged notices are a value of the location, by the item's shard: an item that is dropped and created again
+    under its name is another item.  Any process may acknowledge; the process that writes reads them at each tick at
+    which there are notices.
+    """
 
     def __init__(self, clock: Clock, ids: Ids, consensus: Consensus) -> None:
         self._register = Register(KEY, clock, ids, consensus)

@@ -1,12 +1,11 @@
-"""The introspection relations: their columns, and their rows out of what is known of an environment.
+"""The introspection relations: their columns, and their rows from the current state of an environment.
 
-They are computed when a query asks for them, out of what `controller.asking.status` says at that moment.  They are no
+They are computed when a query asks for them, from what `controller.asking.status` returns at that moment.  They are no
 collections: if they were, an idle environment would write each interval how far everything is.  So they have no
-history, and nothing that needs one can read them (`naming`).
+history, and nothing that needs one can read them (`naming`).  Names of items are as they were defined, so the relations
+can be joined by them.
 
-Names of items are as they were defined, so the relations can be joined by them.
-
-`errors(collection)`: what has no value in a collection, or could not be decoded, as rows.
+`errors(collection)` returns a collection's rows without a value, and the records that could not be decoded.
 """
 
 from __future__ import annotations

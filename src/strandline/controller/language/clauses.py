@@ -1,4 +1,4 @@
-"""Clauses: how a source, a table of one and a connection are configured, and what items of several kinds say.
+"""Clauses of statements: the options of sources and connections, REFRESH, and what items of several kinds share.
 
 A source and a connection are configured by flat options:
 
@@ -7,21 +7,14 @@ A source and a connection are configured by flat options:
     [INCLUDE {KEY | PARTITION | OFFSET | TIMESTAMP | HEADERS | TOPIC} [AS column], …]
 
 A clause is another way to write options: ``key``, ``key_format``, ``format``, ``envelope``, ``include_offset`` and the
-like.  So what is stored, and what a connector checks, is the same however it was written.  An option that stands alone
-is ``true``.
+like.  So stored definitions, and the checks of a connector, are the same however an option was written.  An option that
+is alone is ``true``.  Items of several kinds take the first two clauses, a view the third, and a materialization lists
+what it binds:
 
     [IN INSTANCE name]
     [KEEP HISTORY FOR 'interval']
-
-and a materialization, when it is created or altered, by what it binds:
-
-    collection [TO table] [KEY (columns)]
-
-Placed: what statements have in common that are about something with a name.
-
-Schedules: when a view is refreshed, read as a value.
-
     REFRESH {ON COMMIT | EVERY 'interval' [ALIGNED TO 'time'] | AT 'time' | AT CREATION}, …
+    collection [TO table] [KEY (columns)]
 
 A time is a date, or a date and a time of day, as ISO 8601 writes them; without an offset it is UTC.
 """

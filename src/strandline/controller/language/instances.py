@@ -1,14 +1,12 @@
-"""Instances as statements: where items run, and in which processes.
+"""Statements about instances (where items run, and in which processes) and indexes (collections kept in memory).
 
     CREATE [OR REPLACE] INSTANCE [IF NOT EXISTS] name REPLICAS (name 'host:port', …)
     ALTER INSTANCE name ADD REPLICA name 'host:port'
     ALTER INSTANCE name DROP REPLICA name
+    CREATE INDEX [IF NOT EXISTS] name ON collection (columns) [IN INSTANCE name]
 
 The names of replicas are compared without case, and kept in lower case.  ``REPLICAS ()`` is an instance without any.
-
-Indexes as statements: which collections are kept in memory, and by which columns rows are found in them.
-
-``CREATE INDEX [IF NOT EXISTS] name ON collection (columns) [IN INSTANCE name]``
+The columns of an index are those by which its rows are found.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     SHOW {TABLES | … | COLUMNS FROM name | CREATE name}, DESCRIBE name, EXPLAIN name, SUBSCRIBE {name | query}
     a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.  Not listed here: CREATE INSTANCE (`instances.py`), CREATE INDEX
-(`creating.py`), ALTER (`altering.py`).  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are read in
-`clauses.py`, schedules in `clauses.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline
-has not are refused by name (`unsupported.py`).
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  Not listed here: CREATE INSTANCE and CREATE INDEX
+(`instances.py`), ALTER (`altering.py`).  The clauses of a source, IN INSTANCE, KEEP HISTORY FOR and schedules are read
+in `clauses.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline has not are refused by
+name (`unsupported.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Configuration: where an environment lives and how it runs, as typed values.
+"""Configuration: where an environment lives and how it runs, as typed values; with intervals of time and paths in URLs.
 
-Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.
-Secrets are references (``env:NAME``,
-``file:PATH``) that are resolved where they are used and never stored.
+It comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.
+Secrets are references (``env:NAME``, ``file:PATH``) that are resolved where they are used and never stored.
 
-Intervals of time as users write them: ``1 hour``, ``90 seconds``, ``1 day 12 hours``, ``0``.
-
-Paths in URLs.
+Users write intervals of time as ``1 hour``, ``90 seconds``, ``1 day 12 hours``, ``0``.
 """
 
 from __future__ import annotations

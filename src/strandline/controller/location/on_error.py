@@ -10,7 +10,7 @@ rows.  Errors are counted by `status` and stay readable either way.
 ``evolve``: what a source does when its upstream gets a column (`sources.reader.ColumnsAdded`).
 
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
-(`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).  ``trigger``:
+(`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule.py`).  ``trigger``:
 what is called after them (`instance/running/deliveries.py`).  ``on_drop``: what becomes of the rows of a view that is
 dropped from it.
 """

@@ -1,11 +1,12 @@
-"""Figures: how every item of an environment is, in numbers, as the process that writes knows it from memory.
+"""Figures: the state of every item of an environment in numbers, as the process that writes knows it from memory.
 
-It reads no store and starts no job, so it may be asked every second.  `controller.asking.status` looks at the location
-itself and is the same in every process; this is what that process already knows, with what each item reads.
+`figures` reads no store and starts no job, so it may be called every second.  `controller.asking.status` looks at the
+location itself and is the same in every process; the figures are what the writing process already knows, with what each
+item reads.
 
-Errors of collections are counted by `errors`, which may start a job: only where `Seen` says that some came or went.
+Errors of collections are counted by `errors`, which may start a job: only where `Seen` shows that some came or went.
 
-ACKNOWLEDGE: an operator has seen the notices of an item, so they are said no longer.
+ACKNOWLEDGE is here too: an operator has seen the notices of an item, so they are shown no longer.
 """
 
 from __future__ import annotations

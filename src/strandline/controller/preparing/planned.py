@@ -1,19 +1,10 @@
-"""A plan: what a project says otherwise than its location has it, what that costs, and what readers see meanwhile.
+"""A plan: how a project differs from its location, what applying it costs, and what readers see meanwhile.
 
-To ask for it changes nothing.  An item of the location that the project does not define goes on; a definition that
-cannot become what the project says stays as it is.  Both are dropped only where that is asked for (`dropped`).
+Asking for a plan changes nothing.  An item of the location that the project does not define goes on; a definition that
+cannot become what the project says stays unchanged.  Both are dropped only on request (`dropped`).
 
-Foreseeing: Spark is asked what applying a project will ask it, while all other calls are still answered.
-
-What Spark answers depends on texts and on the columns that they read.  So each view that is to be created is planned
-over a catalog of our own, which has the items that come before it; the application then finds the answers remembered.
-
-A trial (`controller/defining/trying`) asks Spark the same and cannot take this over: it awaits endpoints and upstreams
-in between, so it is no call that can be made aside and repeated, and what it asks outside of `Assembly.planning`, such
-as the columns of a table, would hold up all other calls.  It would also ask every endpoint and upstream once more
-before the turn, and wait twice for one that does not answer.
-
-Deploying: a location becomes what a project says; `strandline plan` and `strandline apply`.
+`deploy` makes a location what a project says, for `strandline plan` and `strandline apply`.  Before that, `foreseen`
+asks Spark what `deploy` will ask it, while all other calls are still answered.
 """
 
 from __future__ import annotations
@@ -381,6 +372,15 @@ async def foreseen_project(core: Core, project: Project, dropped: Collection[str
 
     Other calls may be made meanwhile.  What is wrong is for `apply` to refuse.  ``dropped``: the names of what is
     dropped before.  Raises `NoExecutor` if Spark has to run a job for an answer and cannot.
+
+    Spark's answers depend on texts and on the columns that they read.  So each view that is to be created is planned
+    over a catalog of our own, which has the items that come before it; the application then finds the answers
+    remembered.
+
+    A trial (`controller/defining/trying`) asks Spark the same and cannot take this over.  It awaits endpoints and
+    upstreams in between, so it is no call that can be made aside and repeated, and its questions outside of
+    `Assembly.planning`, such as the columns of a table, would hold up all other calls.  It would also ask every
+    endpoint and upstream once more before the turn, and wait twice for one that does not answer.
     """
     if core.writing is not None and core.assembly.aside is not None:
         gone = frozenset(name.lower() for name in dropped)

@@ -1,20 +1,11 @@
 """Preparation: computes the next version of a location's views, beside the process that writes the present one.
 
 It writes nothing that others read: views are computed in shards of this version's own, no source is read, no endpoint
-is opened, and nothing of the location is taken over.  What it reads it holds by leases, which end by themselves.
+is opened, and nothing of the location is taken over.  It holds what it reads by leases, which end by themselves.
 
 Once it is asked to (`ask`), the process that prepares takes the location over: in one write of the catalog, which
 begins a new generation and puts the views in place (`Version.promoted`).  The writer before is fenced.  Wherever that
 is cut off, the process that opens the location next finds either version, whole.
-
-Overlay: which views of a project differ from a catalog's, and how each is computed beside the one that it follows.
-
-A changed view keeps its shard if its columns stay the same: it has one history, and what reads it goes on.  Until the
-promotion it is computed in a shard of its own, from which it then goes on (`View.seed`).  A stage that the catalog has
-already is read, and not computed a second time.
-
-A view over a changed one is not prepared: its input changes with the promotion, and it is computed then.  Neither
-is one with a schedule, which begins then.
 """
 
 from __future__ import annotations
@@ -71,6 +62,14 @@ class Overlay:
     """What is prepared: the views by name, and by view the command that computes it in shards of its own.
 
     ``later``: by view, why it is not prepared.
+
+    It says which views of a project differ from a catalog's, and how each is computed beside its predecessor.  A
+    changed view keeps its shard if its columns stay the same: it has one history, and its readers go on.  Until the
+    promotion it is computed in a shard of its own, from which it then goes on (`View.seed`).  A stage that the catalog
+    already has is read, and not computed a second time.
+
+    A view over a changed one is not prepared: its input changes with the promotion, and it is computed then.  Neither
+    is one with a schedule, which begins then.
     """
 
     views: dict[str, Prepared] = field(default_factory=dict)

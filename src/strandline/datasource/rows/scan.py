@@ -1,25 +1,11 @@
-"""Scans: from a piece of a collection to the updates that a task gives, in tables of bounded size.
+"""Scans: how a read of a collection is shared among Spark's tasks, and the updates that each task gives.
 
-Shares: which task of Spark's gives which rows, such that every row is given exactly as often as it is there.
-
-A row may be in several parts: inserted in one, withdrawn in another.  Only a row that some update takes away needs its
-updates added up; all others are given as they are stored.  So there are four ways, the cheapest that is exact:
-
-- *as stored*: no part takes a row away.  Each part is read once, by one task.
-- *alone*: the parts are few enough for one task, which adds all of it up.  Each part is read once.
-- *apart*: the withdrawals are few.  Each part is read by one task, which leaves out the rows that were ever withdrawn,
-  and once more by one last task, which adds up just these.  The parts with withdrawals are read by every task.
-- *ranges*: else, the rows are cut by a column into ranges, and the task of each adds up what lies in its range.  A part
-  is read by each task whose range it reaches into, and there only the row groups that may.
-
-Everything here is pure.  A share is plain data: what Spark sends to a task are its bytes in our own encoding.
-
-Updates in Arrow, whatever their types: added up, and told apart by whether a row was ever withdrawn.
+A read is planned from the collection's contents and what its parts say of themselves, without Spark and without a row.
+Shares and their planning are pure.  A share is plain data: Spark sends its bytes to a task in our own encoding.  A task
+gives updates in tables of bounded size.
 
 Two rows are equal where SQL calls them not distinct; stored floats are normalised, so their bits say it.  Arrow groups
 by no nested column, so such a column is compared by the text of its values.
-
-Planning a read: from contents to shares, by what the parts say of themselves, without Spark and without a row.
 """
 
 from __future__ import annotations
@@ -139,7 +125,20 @@ that can be cut."""
 
 
 def shares(known: Sequence[Known], cuts: Cuts) -> list[Share]:
-    """Return the shares of a read."""
+    """Return the shares of a read.
+
+    Every row is given exactly as often as it is there.  A row may be in several parts: inserted in one, withdrawn in
+    another.  Only a row that some update withdraws needs its updates added up; all others are given as they are stored.
+    So there are four ways, and the cheapest exact one is taken:
+
+    - *as stored*: no part withdraws a row.  Each part is read once, by one task.
+    - *alone*: the parts are few enough for one task, which adds all of it up.  Each part is read once.
+    - *apart*: the withdrawals are few.  Each part is read by one task, which leaves out the rows that were ever
+      withdrawn, and once more by one last task, which adds up just these.  The parts with withdrawals are read by every
+      task.
+    - *ranges*: else, the rows are cut by a column into ranges, and the task of each adds up its range.  A part is read
+      by each task whose range it reaches into, and of the part only the row groups that may have rows in the range.
+    """
     pieces = tuple(each.piece for each in known)
     if not any(each.withdraws for each in known):
         return [Share(Gives.ALL, group) for group in _groups(known)]

@@ -1,14 +1,13 @@
-"""Buffers of frames between coroutines and threads, and latches that both can wait for.
+"""Buffers of frames between coroutines and threads, latches that both can wait for, and a carrier made of two buffers.
 
-A buffer is bounded: a sender waits while the receiver is slow, so memory does not grow.  One that is empty takes one
+A buffer is bounded: a sender waits while the receiver is slow, so memory does not grow.  An empty buffer takes one
 frame of any length, so a limit below the longest frame stops nothing.
 
 Coroutines of several event loops and threads may use one object.  If a loop has ended, waking its coroutines does
 nothing.
 
-A carrier inside one process: two queues, and no socket.
-
-Contract suite: `strandline.testing.contracts.carrier_contract`.
+The carrier works inside one process, without a socket.  Contract suite:
+`strandline.testing.contracts.carrier_contract`.
 """
 
 from __future__ import annotations

@@ -4,19 +4,15 @@
     server:  CHALLENGE(nonce, proof of both nonces)      the server first: another program may have its port
     client:  ANSWER(proof of both nonces)                not before the server's proof was right
 
-These are the first messages of each connection; what comes before the proof is no greeting and no frame.  A proof is
-HMAC-SHA256, keyed with the token, over the role of who proves, both nonces, and the address at which the replica
-listens.  So an answer cannot be sent back as one's own, nor be used again; and a stranger at one address cannot pass
-it all on to a replica at another one.  Under TLS, where the certificate says who listens, the address is left out.
+These are the first messages of each connection; messages before the proof are neither greetings nor frames.  A proof is
+HMAC-SHA256, keyed with the token, over the prover's role, both nonces, and the address at which the replica listens.
+So an answer cannot be sent back as one's own, nor be used again; and a stranger at one address cannot pass everything
+on to a replica at another one.  Under TLS, where the certificate says who listens, the address is left out.
 
-Without a token at either end the proofs prove nothing, but that neither end has one.
+Without a token at either end the proofs prove only that neither end has one.
 
-Limit: who says HELLO receives a proof, and can then try tokens at leisure.  So a token must be long and by chance.
-
-Cutting one TCP connection of this process from outside the library that owns it.
-
-pyarrow gives a Flight server no way to end a call whose client hangs: its handler would wait for as long as the socket
-is open.  So the server shuts the socket down, and the library sees what a cut cable looks like.
+Limit: a client that says HELLO receives a proof, and can then try tokens at leisure.  So a token must be long and
+random.
 """
 
 from __future__ import annotations
@@ -45,6 +41,10 @@ def sever(peer: str, port: int) -> bool:
 
     Return whether there was one.  The descriptor is duplicated before its ends are compared, so a descriptor that is
     closed and reused meanwhile is not cut by mistake.
+
+    pyarrow gives a Flight server no way to end a call whose client hangs: its handler would wait for as long as the
+    socket is open.  So the server shuts the socket down from outside the library that owns it, and the library sees
+    what a cut cable looks like.
     """
     import psutil
 

@@ -1,14 +1,13 @@
-"""An index: the contents of one collection in memory, arranged by a key.
+"""Indexes: the contents of a collection in memory, arranged by a key, and the loops that keep them up to date.
 
 An answer is definite: it equals the collection's rows with the key at ``as_of``, whatever is written meanwhile.  The
-arrangement itself is the engine's, a cache that may be thrown away for room; an answer that it cannot give is read from
-the shard, which takes a Spark job, and counted (`Found.scanned`).
+arrangement itself is the engine's: a cache that may be thrown away to free memory.  An answer that the arrangement
+cannot give is read from the shard, which takes a Spark job, and counted (`Found.scanned`).
 
 An index holds nothing that is written: two of them over one collection, in two processes, give equal answers.
 
-The indexes that an instance runs: a loop for each, which keeps it where its collection is.
-
-A peek waits for no loop: it is answered at the time that it asks for, and what it finds out of date it updates itself.
+A loop per index keeps it at its collection's time.  A peek waits for no loop: it is answered at the time that it asks
+for, and updates what it finds out of date itself.
 """
 
 from __future__ import annotations

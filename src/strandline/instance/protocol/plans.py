@@ -1,30 +1,15 @@
-"""Plans as plain values: how each kind of record that a message holds becomes maps, lists and texts, and comes back.
+"""Plans as plain values: how each record and expression in a message becomes maps, lists and texts, and comes back.
 
 A record is a map of its fields by their names.  Where a field may hold records of several kinds, the map also says
 which one, under ``is``.  The kinds are those of `RECORDS` and no others: a name that a peer sends is looked up there,
-and nothing is imported or called by it.  What a field holds follows from its annotation, and is checked both ways.
+and nothing is imported or called by it.  The form of a field's value follows from the field's annotation, and is
+checked both ways.  Every field is sent, also those that are no part of a comparison or of a text (`Opaque.first`,
+`RunDataflow.seed`).
 
-A reader skips fields that it does not know, and takes the default for a field that is missing.  So a later version may
-add a field that has a default.  It must raise `codec.FORMAT` if an older reader that skips the field would do
-something else than what is asked.
+A reader skips unknown fields, and takes the default for a missing field.  So a later version may add a field that has a
+default.  It must raise `codec.FORMAT` if an older reader that skips the field would do something else than is asked.
 
-Every field is sent, also those that are no part of a comparison or of a text (`Opaque.first`, `RunDataflow.seed`).
-
-Scalar expressions as plain values: Spark SQL text where the text reads back as the same tree, else the tree itself.
-
-A rule looks at an expression's tree, and certificates name the text of a plan.  So what is read must be the same tree,
-and not only another one with the same text.  Spark's text alone does not say which tree it was written from:
-
-- `HasValue` and `Known` are written as what Spark computes for them.  Here they are calls of reserved names.
-- A cast that the planner composes (`algebra.scalar.cast`) holds its type as it was given; one that is read holds a
-  parsed type, which is written in capitals.  Here the former is a call of a reserved name, too.
-- ``DATE '2020-01-01'`` is read as a cast, and written as one that is read as another kind of cast.  Here it is written
-  as it was.
-- A function's name is written in capitals.  Here it is written as it was.
-
-`packed` compares the tree that its text reads back as with the original.  If they differ (an author calls a function
-by a reserved name), or reading would need a deep stack, the value is the list of the tree's nodes, each after those
-below it.  No difference that counts is lost; comments, positions and inferred types are.
+A scalar expression is Spark SQL text where the text reads back as the same tree, else the tree itself (`packed`).
 """
 
 from __future__ import annotations
@@ -107,6 +92,21 @@ def packed(expression: Scalar) -> str | list[Any]:
     [['Literal', {'is_string': False, 'this': '1'}], ['Anonymous', {'expressions': [{'at': 0}], 'this': '__has_value'}]]
 
     Raises `ValueError` if the tree holds what no tree of SQL does.
+
+    A rule looks at an expression's tree, and certificates name the text of a plan.  So the tree that is read must be
+    the same one, and not only another one with the same text.  Spark's text alone does not say which tree it was
+    written from:
+
+    - `HasValue` and `Known` are written as what Spark computes for them.  Here they are calls of reserved names.
+    - A cast that the planner composes (`algebra.scalar.cast`) holds its type as it was given; one that is read holds a
+      parsed type, which is written in capitals.  Here the former is a call of a reserved name, too.
+    - ``DATE '2020-01-01'`` is read as a cast, and written as one that is read as another kind of cast.  Here it is
+      written unchanged.
+    - A function's name is written in capitals.  Here it is written unchanged.
+
+    The tree that the text reads back as is compared with the original.  If they differ (an author calls a function by a
+    reserved name), or reading would need a deep stack, the value is the list of the tree's nodes, each after those
+    below it.  Only comments, positions and inferred types are lost.
     """
     nodes, depth = _flattened(expression.tree)
     if depth <= DEPTH_MAX:

@@ -1,13 +1,13 @@
-"""The materializations of an instance: a loop for each, so that a silent endpoint keeps no other one waiting.
+"""The materializations of an instance: a loop for each, and calls of triggers after their transactions.
 
-Announcements: after transactions of a materialization its trigger is called, with the time that is reached.
+With a loop for each, a silent endpoint keeps no other one waiting.
 
-A trigger is called beside the transactions, which never wait for it.  One call is made at a time; while it is made, or
-fails and is to be made again, further transactions come to one call, the one after.  So for each transaction a call is
-made afterwards, at least once, that names its time or a later one.  The last one before the process ended may not have
-been made, so a process begins by naming the time that it finds.
+A trigger is called beside the transactions, which never wait for it, with the time that is reached.  One call is made
+at a time; while it is made, or fails and is to be made again, further transactions share one call, the next one.  So
+for each transaction at least one call is made afterwards that names its time or a later one.  The last call before the
+process ended may not have been made, so a process begins by naming the time that it finds.
 
-Ticks make the next attempt; after a failure not before a pause, which grows.
+Ticks make the next attempt; after a failure, not before a pause, which grows.
 """
 
 from __future__ import annotations

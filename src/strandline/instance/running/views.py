@@ -1,16 +1,13 @@
-"""The views of an instance: waves of small steps, and lanes for the long ones.
+"""The views of an instance: dataflows of stages, stepped in waves if their steps are small, else in lanes.
 
-A *wave* steps all stages whose inputs have moved: together, in as few durable writes as that takes.  A stage whose step
-takes long, because it computes anew or has much to catch up with, leaves the waves for a *lane*, and comes back when it
-has stepped.  What reads it stands still meanwhile; nothing else does.
+A dataflow is a view as stage runs, in the order in which they must be stepped; a stage that several views need runs
+once.
 
-Dataflows: views as stage runs, in the order that they must be stepped.
+A *wave* steps all stages whose inputs have moved: together, in as few durable writes as possible.  A stage whose step
+takes long, because it is recomputed or has much to catch up with, leaves the waves for a *lane*, and comes back when it
+has stepped.  Meanwhile only its readers wait.
 
-A stage that several views need runs once.
-
-Lanes: where stages step alone whose step takes long, so that no other stage waits for it.
-
-As many lanes as there are step at a time; the other stages wait in the order in which they came.
+As many stages step alone at a time as there are lanes; further ones wait in the order in which they came.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""What drivers share that keep rows as texts: rows as JSON, and the verdicts of those that can only be pushed to.
+"""Rows as texts, for drivers that push them: JSON objects, names of key ranges, verdicts, and a stable order.
 
-By what consumers tell pushed rows apart.
+The values in JSON are those of `wire.values`.  Flat columns never become Python objects: Arrow writes the numbers, and
+only texts with a quote, a backslash or a control character are handled one by one.
 
-Rows as JSON objects, a table at a time.
-
-The values are those of `wire.values`.  Flat columns never become Python objects: Arrow writes the numbers, and of the
-texts only those with a quote, a backslash or a control character are looked at one by one.
-
-The verdicts of an endpoint that can only be pushed to.
-
-Changes in an order that depends on nothing but the changes, for endpoints that are sent them again after a crash.
-
-A transaction is replayed with the same changes, but not in the same order: how Spark divides its work depends on how
-the collection is stored at that moment.  An endpoint that numbers what it pushes therefore needs an order of its own.
+A replayed transaction has the same changes, but not in the same order: how Spark divides its work depends on how the
+collection is stored at that moment.  An endpoint that numbers its pushed rows therefore sorts them into an order that
+depends on nothing but the changes.
 """
 
 from __future__ import annotations

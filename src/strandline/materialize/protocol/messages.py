@@ -1,4 +1,4 @@
-"""The messages of a materialization: the runtime's in the imperative, the driver's in the past tense.
+"""The messages of a materialization, and their grammar: imperative from the runtime, past tense from the driver.
 
     -> Open                  <- Opened
     then per transaction:
@@ -9,18 +9,11 @@
     -> StartCommit           <- StartedCommit    then the runtime's log commits, and the next Acknowledge begins
 
 This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arrow table, and a transaction has as many
-of these messages as keep each of them small.  A table of `Store` has `task.Binding.columns` in their order plus the
-booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go).  No key is twice in a transaction,
-or at one time of it, if the binding keeps times.  Rows of a delta binding with diffs, or without a key, are changes:
-neither flag is ever set.  `binding` is the index into ``Open.spec.bindings``.
+of these messages as keep each of them small.  ``binding`` is the index into ``Open.spec.bindings``.  Both sides may
+speak at once.  A driver may send `StartedCommit` before it has committed; it sends `Acknowledged` when it has.
 
-Both sides may speak at once.  A driver may send `StartedCommit` before it has committed; it sends `Acknowledged` when
-it has.
-
-Grammar: which message may come next, for code that observes a stream of messages.
-
-A driver checks its requests and answers with it; a test wraps a session in it.  (The runtime does not need it: `fsm`
-cannot send what the grammar forbids, and a test compares the two.)
+`Conversation` checks the grammar: a driver checks its requests and answers with it, and a test wraps a session in it.
+The runtime does not need it: `fsm` cannot send what the grammar forbids, and a test compares the two.
 
 Law: M1.
 """
@@ -88,6 +81,10 @@ class Store:
     A row that is not marked `EXISTS` and whose key is there is a second row of that key.  An endpoint that said
     `Opened.refuses` refuses the transaction, with `DefinitionError`, and commits nothing of it; any other endpoint was
     asked for the key beforehand, by `Load`, unless the transaction is the first one into an empty resource.
+
+    The table has `task.Binding.columns` in their order plus the booleans `EXISTS` (the resource has a row with this
+    key) and `DELETE` (the row must be deleted).  No key is twice in a transaction, or at one time of it, if the binding
+    keeps times.  Rows of a delta binding with diffs, or without a key, are changes: neither flag is ever set.
     """
 
     binding: int

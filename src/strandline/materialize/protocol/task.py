@@ -1,25 +1,19 @@
-"""The specification and the progress of a materialization: plain values for both sides of the protocol.
+"""The specification, progress and driver state of a materialization: plain values for both sides of the protocol.
 
-A `MaterializationSpec` binds collections to resources (tables) of one endpoint.  A `Checkpoint` says, for each binding,
-the time before which everything is in its resource: resource = collection at every time in ``[T - 1, ...)`` up to the
-next change. The keys of a checkpoint are *state keys* (resource + backfill counter), so a new binding, or one whose
-counter was raised, is not in it and starts from nothing, while the others continue.
+A `MaterializationSpec` binds collections to resources (tables) of one endpoint.  A `Checkpoint` holds, for each
+binding, the time T before which everything is in its resource: resource = collection at every time in ``[T - 1, ...)``
+up to the next change.  The keys of a checkpoint are *state keys* (resource + backfill counter).  So a new binding, or
+one whose counter was raised, is not in the checkpoint and starts from nothing, while the others continue.
 
 Trap: times of one collection say nothing about another.  If a collection or a materialization is created again under
 its old name, its bindings must get another `Binding.incarnation`; otherwise the old checkpoint would apply to the new
 data.  Two installations may give materializations the same name, so the incarnation also holds the location's id: an
-endpoint lets a materialization replace what another one of its name and of the same location filled, and nothing else.
+endpoint lets a materialization replace only rows of a materialization of its name and its location.
 
-A table that is to be emptied and left is bound by a key of its own kind (`Binding.gives_up`).  Once that is in a
-checkpoint, any task may fill the table; the key stays there, so an older session of this one knows that it is late.
+A table to be emptied and given up is bound by a key of its own kind (`given_up`).  Once that key is in a checkpoint,
+any task may fill the table; the key stays there, so that an older session of this task is refused.
 
-Driver state: a driver's JSON document in the runtime's recovery log, replaced whole or by merge patch.
-
-Source: RFC 7396 (JSON merge patch).
-
-The reference model: what an endpoint's table holds after a list of changes, computed with a dictionary.
-
-It is never optimised: tests compare `stores`, the runtime and every driver with it.
+Source: RFC 7396 (JSON merge patch), by which the driver's state in the runtime's recovery log is changed.
 """
 
 from __future__ import annotations
@@ -425,6 +419,8 @@ def merge(target: Any, patch: Any) -> Any:
     return merged
 
 
+# The reference model: what an endpoint's table holds after a list of changes, computed with a dictionary.  It is never
+# optimised: tests compare `stores`, the runtime and every driver with it.
 def contents(
     binding: Binding, changes: Iterable[tuple[Mapping[str, Any], int]]
 ) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -1,13 +1,12 @@
-"""Annotations: the keyword ``reduce`` of a JSON Schema, read and checked.
+"""Annotations: the keyword ``reduce`` of a JSON Schema, and which of a schema's branches annotate a location.
 
     "reduce": {"strategy": "merge", "key": ["/id"], "associative": true, "delete": false}
 
 Every fault is a `DefinitionError` that names its place in the schema as a JSON pointer.
 
-Whether a value fits a schema: this decides which branch of ``anyOf``, ``oneOf`` and ``if`` annotates a location.
-
-The keywords of JSON Schema 2020-12 that say something of one value are understood, and the older form of ``items``
-with a list.  ``format`` says nothing, as in the standard.
+Which branch of ``anyOf``, ``oneOf`` and ``if`` annotates a location depends on whether the value fits the branch.  This
+check understands the keywords of JSON Schema 2020-12 that apply to one value, and the older form of ``items`` with a
+list.  ``format`` is ignored, as in the standard.
 """
 
 from __future__ import annotations

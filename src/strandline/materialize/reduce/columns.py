@@ -1,21 +1,16 @@
-"""Folds of whole columns: the rows of each key become one value, without a Python object per row.
+"""Folds of whole columns, in which the rows of each key become one value; and rows as documents and back.
 
 A group is a run of adjacent rows with one key.  `first`, `last`, `least` and `greatest` choose a row of each group;
-`total` adds exactly: the sum of integers or decimals is computed in limbs of 32 bits, whose sums cannot overflow, and
-only the result must fit the type.  Floats are added one after the other, as `schemas.add` does.
+`total` adds exactly: integers and decimals are added in limbs of 32 bits, whose sums cannot overflow, and only the
+result must fit the type.  Floats are added one after the other, as `schemas.add` does.  There is no Python object per
+row.  With ``nulls``, NULL is a value (the least one); otherwise it is a missing property and does not count.
 
-``nulls``: NULL is a value (the least one); otherwise it is a missing property, and does not count.
+As a document, a row is an object with a property for each column.  A struct or a map is an object, a list is an array,
+and a text is JSON if the type or the strategy of its location does not allow a string.  A NULL of a column, or of a
+field of a struct, is null if its location may be null; otherwise the property is missing.  A missing property becomes
+NULL.  In a row that the endpoint holds, a NULL whose location deletes null is missing too: the deletion left it.
 
 Reference model: `spec`.
-
-Rows as documents, and documents as rows.
-
-A column is a property.  A struct or a map is an object, a list an array, and a text is JSON if its location cannot be a
-string: by its ``type``, or by its strategy.
-
-A NULL of a column, or of a field of a struct, is null if its location may be null; otherwise the property is missing.
-A missing property is NULL.  In a row that the endpoint holds, a NULL whose location deletes null is missing too: the
-deletion left it.
 """
 
 from __future__ import annotations

@@ -1,26 +1,17 @@
-"""A fold of the documents of one key, in place.
-
-`spec` copies what it has reduced so far at every document.  A fold owns it, and changes it: n documents that each
-append an item, add a property or add a member to a set cost as much as their sizes, not n times the size of the result.
-
-A step that is not associative may be noticed when a part of the document is already reduced.  The fold is of no more
-use then: the caller folds the documents before that one anew.
-
-The union of two inferred JSON Schemas, for ``jsonSchemaMerge``.
-
-A value that fits either schema fits the union.  The union is the least such schema that the keywords of `_LIMITS`,
-types, properties, items and ``enum`` can say; it depends neither on order nor on grouping.  A keyword that is unknown
-here is kept only if both sides have it with the same value, and a title or the like too.
-
-Reducer: what the runtime asks to combine the documents of one key.
+"""The reducer: combines the documents of one key, by a fold in place, as the annotations of a JSON Schema say.
 
     combined = reducer.combine(documents)        associative: before what the endpoint holds is known, and for deltas
     reducer.finish(loaded, combined)             full: what the endpoint shall hold
 
-`combine` may be called again with what it returned, with documents that follow, or with a part of them: the full
-reduction is the same.
+`combine` may be called again with its own result, with later documents, or with some of them: the full reduction is the
+same.
 
-Reference model: `spec`.
+`spec`, the reference model, copies its result at every document.  A `Fold` owns its result and changes it: n documents
+that each append an item, add a property or add a member to a set cost as much as their sizes, not n times the size of
+the result.  A step that is not associative may be noticed when a part of the document is already reduced.  The fold is
+of no more use then: the caller folds the documents before that one anew.
+
+For ``jsonSchemaMerge``, `union` returns the union of two inferred JSON Schemas.
 """
 
 from __future__ import annotations
@@ -95,6 +86,10 @@ def union(left: object, right: object) -> dict[str, Any]:
 
     Raises:
         NotReducibleError: a side is no schema, or refers to another one.
+
+    A value that fits either schema fits the union.  The union is the least such schema that the keywords of `_LIMITS`,
+    types, properties, items and ``enum`` can express; it depends neither on order nor on grouping.  A keyword that is
+    unknown here (also a title or the like) is kept only if both sides have it with the same value.
     """
     for side in (left, right):
         if not isinstance(side, Mapping):

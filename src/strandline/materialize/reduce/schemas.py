@@ -1,17 +1,11 @@
-"""JSON Schemas as data: where a schema holds other schemas, and what its references mean.
+"""JSON Schemas and document values as data: nested schemas, references, an order of values, exact sums, pointers.
 
-A schema speaks of one location of a document.  The schemas under `IN_PLACE` and ``$ref`` speak of the same location,
-those under ``properties``, ``items`` and the like of the locations below.  References lead to places of the same
+A schema applies to one location of a document.  The schemas under `IN_PLACE` and ``$ref`` apply to the same location,
+those under ``properties``, ``items`` and the like to the locations below.  References lead to places of the same
 schema: ``#``, ``#/…`` or ``#anchor``.
 
-Values of documents: one order over all of them, exact sums, and pointers into them.
-
 A value is None, a bool, an int, a Decimal, a float, a str, a list or a dict, and, if it comes from a column, also
-bytes, a date or a time.  `MISSING` is no value: a property that is not there differs from one that is null.
-
-Order, least first: missing, null, false, true, numbers, texts, bytes, dates, times, arrays, objects.  Numbers are
-compared by their exact value, whatever their types.  -0.0 equals 0.0; NaN equals NaN and is greater than every number.
-Arrays are compared item by item; objects are compared as the list of their properties, sorted by name.
+bytes, a date or a time.  `MISSING` is no value: a missing property differs from one that is null.
 """
 
 from __future__ import annotations
@@ -108,6 +102,10 @@ def order(value: Value) -> Order:
     True
     >>> order(1) == order(1.0) == order(Decimal("1.00")) != order(True)
     True
+
+    The order, least first: missing, null, false, true, numbers, texts, bytes, dates, times, arrays, objects.  Numbers
+    are compared by their exact value, whatever their types.  -0.0 equals 0.0; NaN equals NaN and is greater than every
+    number.  Arrays are compared item by item; objects are compared as the list of their properties, sorted by name.
     """
     kinds: Order
     match value:

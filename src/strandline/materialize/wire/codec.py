@@ -1,27 +1,13 @@
-"""The messages of the wire, and the two ways in which they are bytes.
-
-What both codecs share: a codec turns a message into a frame, and a stream of bytes into messages.
+"""The codecs of the wire, ``proto`` and ``json``: messages to frames, and a stream of bytes to messages.
 
 Whatever the bytes are, a reader yields messages or raises `ProtocolViolation` with the position of the frame that is
-wrong; after that it is of no more use.  No frame may be longer than a codec's ``bytes_max``, so that damaged bytes that
-are taken for a length do not ask for gigabytes.
+wrong; after that the reader cannot be used again.  No frame may be longer than a codec's ``bytes_max``, so damaged
+bytes that are read as a length do not allocate gigabytes.
 
-The messages as classes of the Protobuf library, made from ``flow.proto`` when this module is imported.
-
-How each field of a message is written as JSON, and read; see `json` for the rules.
-
-What has to be known of a class of messages is worked out once (`_plan`), since every row is a message.
-
-The codec ``proto``: a length of 32 bits, the lowest byte first, then the message as Protobuf.
-
-The codec ``json``: the JSON form of Protobuf, a message a line.
-
-Names are in camel case; a field ``x_json`` holds JSON text, which stands there as it is under the name ``x``, and so do
-the values of ``x_json_map``.  Bytes are base64, integers of 64 bits are texts, those of 32 bits numbers; enums are
-their symbols.  What is zero is not written, but a message that is there and empty is: ``{}``.
-
-A reader also takes the names as they are in the ``.proto``, numbers of enums, and integers of either form, and it skips
-what it does not know.  Null means that a field is not there, except where JSON text stands: there it is the text.
+The messages are classes of the Protobuf library, made from ``flow.proto`` when this module is imported.  In ``proto`` a
+frame is a length of 32 bits, the lowest byte first, then the message as Protobuf.  In ``json`` a frame is one line, the
+JSON form of Protobuf (`JsonCodec`).  Every row is a message, so what has to be known of a class of messages is worked
+out once (`_plan`).
 
 Source: protobuf.dev, "ProtoJSON Format".
 """
@@ -542,7 +528,15 @@ class JsonReader:
 
 
 class JsonCodec:
-    """See `Codec`."""
+    """See `Codec`.
+
+    Names are in camel case.  A field ``x_json`` holds JSON text, which is written unchanged under the name ``x``; so
+    are the values of ``x_json_map``.  Bytes are base64, integers of 64 bits are texts, those of 32 bits numbers; enums
+    are their symbols.  A zero is not written, but an empty message that is present is: ``{}``.
+
+    A reader also takes the names of the ``.proto``, numbers of enums, and integers of either form, and it skips unknown
+    fields.  Null means that a field is not there, except in place of JSON text: there it is the text.
+    """
 
     name = "json"
 

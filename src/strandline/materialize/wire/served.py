@@ -1,13 +1,11 @@
-"""A session that is served: the wire's messages become those of our driver's session, and its answers the wire's.
+"""A driver of ours, served as a Flow connector: Flow's specification and messages become our own, and answers Flow's.
 
 The rows of consecutive Loads, or Stores, of one binding become one native message.  While the driver works on a request
 its answers are written, so neither side waits for the other in a circle.
 
-Flow's specification in our words, for a driver of ours that is served.
-
-A column stands for a field.  A specification that came from us says our own types (`specs.TYPE`) and is turned back
-exactly.  In any other one a column gets the type that its values are known to have, and a field whose values may be of
-several types, or are objects or arrays, is kept as JSON text.
+A column stands for a field.  A specification that came from us holds our own types (`specs.TYPE`) and is turned back
+exactly.  In any other specification a column gets the type that its values are known to have, and a field whose values
+may be of several types, or are objects or arrays, is kept as JSON text.
 """
 
 from __future__ import annotations

@@ -1,61 +1,15 @@
-"""What is materialized, in Flow's words: specifications, schemas, the choice of fields, checkpoints.
+"""A materialization in Flow's terms: names, schemas, the choice of fields, checkpoints, and whole specifications.
 
-Names as the wire allows them.
+A task and a collection have *tokens* for names there (`token`).  A column becomes a field with a JSON Schema; a
+*pointer* (RFC 6901) names the field in a document, and projections list the fields by name, with one more field for the
+whole document under a name that no column has.  A connector answers Validate with a constraint for each field.  All
+columns are stored, or the collection is not materialized (`driver.require_all`).  The whole document is stored only if
+the connector asks for it: many rebuild documents from their columns.
 
-A name of a task or a collection is a *token* there: letters, digits, and a few signs.  Ours may be anything, so every
-other byte is written as ``%`` and two hexadecimal digits; `untoken` turns a name back.  A *part* has no sign that means
-something in a path, and is short.  A *pointer* names a field of a document (RFC 6901).
-
-Columns as JSON Schema and as what connectors infer from it, and back.
-
-Every column may be NULL, and is in every document.  What a connector needs to choose its own type stands in the usual
-keywords: ``type``, ``format``, ``contentEncoding``, ``minimum`` and ``maximum``.  Our own type stands in
-`TYPE`, which others skip, so a driver of ours behind the wire gets exactly the column that it would get without it.
-
-| column | schema |
-| --- | --- |
-| tinyint, smallint, int | integer with bounds |
-| bigint | integer |
-| float, double | number, or a string of the format number (NaN, Infinity) |
-| decimal | a string of the format integer, or number if it has digits after the point |
-| binary | a string in base64 |
-| date, timestamp | a string of the format date, date-time |
-| timestamp_ntz | a string: a format for a time without a zone is not known |
-| array, struct | array, object |
+A connector refuses a specification in which templates of journals and shards are missing or invalid.  Strandline has
+neither, so these are the plainest valid ones.
 
 Source: JSON Schema 2020-12; Estuary Flow's formats of numbers in strings.
-
-The configuration of a connector's resource: where in it the name of a table or topic stands.
-
-A connector's schema marks the place of the name by ``x-collection-name: true``, and that of the switch for changes by
-``x-delta-updates: true``.  What the user says besides is put in first.
-
-Checkpoints on the wire: what the endpoint keeps for its runtime, without a look inside.
-
-The wire's checkpoint has a number for each journal that is read.  Ours has a time for each state key, so a state key
-stands there as a journal of the name ``strandline;`` + key.  Another runtime's checkpoint is kept as it is, as one
-entry whose key is its bytes: our drivers, when they are served, keep it beside the bindings that it is about.
-
-An endpoint that has a checkpoint of nothing says so by a field that no message has, because in Protobuf a message
-without fields cannot be told from none everywhere.
-
-Templates of journals and shards: connectors check them, and neither side uses them.
-
-Strandline has neither journals nor shards.  A connector refuses a specification in which they are missing or not
-valid, so these are the plainest that are.
-
-A binding's collection in Flow's words: which fields a document has, and which of them make the key.
-
-A document has a field for each column.  Projections name the fields, in the order of their names; one more stands for
-the whole document, under a name that no column has.
-
-Which fields of a collection a connector stores, and why.
-
-A connector answers Validate with a constraint for each field.  All columns are stored, or the collection is not
-materialized (`driver.require_all`).  The whole document is stored only where the connector asks for it: many rebuild
-documents from their columns.
-
-Our specification of a task in Flow's words, for a connector.
 """
 
 from __future__ import annotations
@@ -90,6 +44,9 @@ def token(name: str) -> str:
 
     >>> token("acme/orders"), token("'; --~")
     ('acme/orders', '%27%3B%20--%7E')
+
+    A token has letters, digits, and a few signs.  Our names may be anything, so every other byte is written as ``%``
+    and two hexadecimal digits; `untoken` turns a name back.
     """
     return quote(name, safe="/+=-_.").replace("~", "%7E")
 
@@ -160,6 +117,21 @@ def column_schema(kind: Type) -> dict[str, Any]:
     {'type': ['integer', 'null'], 'minimum': -128, 'maximum': 127}
     >>> column_schema(Decimal(10, 2))
     {'type': ['string', 'null'], 'format': 'number'}
+
+    Every column may be NULL, and is in every document.  What a connector needs to choose its own type is in the usual
+    keywords: ``type``, ``format``, ``contentEncoding``, ``minimum`` and ``maximum``.  Our own type is in `TYPE`, which
+    other programs skip, so a driver of ours behind the wire gets exactly the column that it would get without it.
+
+    | column | schema |
+    | --- | --- |
+    | tinyint, smallint, int | integer with bounds |
+    | bigint | integer |
+    | float, double | number, or a string of the format number (NaN, Infinity) |
+    | decimal | a string of the format integer, or number if it has digits after the point |
+    | binary | a string in base64 |
+    | date, timestamp | a string of the format date, date-time |
+    | timestamp_ntz | a string: a format for a time without a zone is not known |
+    | array, struct | array, object |
     """
     match kind:
         case Atom("boolean"):
@@ -246,6 +218,9 @@ def resource_config(schema: Mapping[str, Any], given: Mapping[str, Any], binding
 
     Raises:
         ConfigError: the schema does not say where the name stands.
+
+    A connector's schema marks the place of the table's or topic's name by ``x-collection-name: true``, and the switch
+    for changes by ``x-delta-updates: true``.  Other options of the user are set before these.
     """
     places = dict(_marked(schema))
     if _NAME not in places:
@@ -296,6 +271,13 @@ def to_wire(checkpoint: Times) -> Message:
 
     >>> to_wire(Times((("t.v0", 5),))).sources["strandline;t.v0"].read_through
     5
+
+    The wire's checkpoint has a number for each journal that is read.  Ours has a time for each state key, so a state
+    key becomes a journal named ``strandline;`` + key.  Another runtime's checkpoint is kept unchanged, as one entry
+    whose key is its bytes: our drivers, when they are served, keep it beside the bindings that it is about.
+
+    An endpoint whose checkpoint is of nothing says so by a field that no message has: in Protobuf not every program can
+    tell a message without fields from no message.
     """
     message = Checkpoint()
     if not checkpoint.times:

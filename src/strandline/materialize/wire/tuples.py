@@ -1,4 +1,4 @@
-"""Packed tuples: one run of bytes per row, which is less than that of another row iff its values are.
+"""Packed tuples and the split hash: bytes per row that sort as its values do, and a number of 32 bits per key.
 
 The layout is FoundationDB's.  Objects and arrays are packed as the bytes of their compact JSON with sorted keys.
 `pack` is the definition, by FoundationDB's own library; `packed` does the same for all rows of some columns at once,
@@ -7,12 +7,11 @@ without a Python object per value.  A test compares the two.
 Trap: ``-0.0`` is packed before ``0.0``, though SQL says that they are equal; where a key is identified by its bytes,
 `keyed` packs both as ``0.0``.
 
+The split hash divides the rows of a collection among the splits of a task.  It is the upper half of HighwayHash64 of
+the packed key under a fixed key, as Estuary Flow computes it, so a connector and Strandline agree which split has a
+row.  A split has the hashes of its `task.KeyRange`, both ends included.
+
 Source: FoundationDB, "Tuple layer"; Estuary Flow's rule for objects and arrays.
-
-The split hash: a number of 32 bits per key, by which the splits of a task divide the rows of a collection.
-
-It is the upper half of HighwayHash64 of the packed key under a fixed key, as Estuary Flow computes it, so a connector's
-and our own opinion of which split has a row agree.  A split has the hashes of its `task.KeyRange`, both ends included.
 """
 
 from __future__ import annotations

@@ -1,26 +1,8 @@
-"""What readers share whose rows come as Arrow: declared columns among those of a table, and rows in bounded memory.
+"""What readers share whose rows come as Arrow: declared columns, columns that come later, and rows in bounded memory.
 
-The rows of a table's stored files: small ones through Arrow, large plain ones by the data plane itself.
-
-A file is *plain* if the declared columns lie in it under their names and as they are declared, so that reading it as
+The rows of a table's stored files come through Arrow if a file is small; a large plain file is read by the data plane.
+A file is *plain* if it has the declared columns under their names and with their declared types, so that reading it as
 Parquet gives its rows.  Its rows then never pass through this process.
-
-The columns of an upstream table as declared ones: which can be declared, and their rows.
-
-Gathering: Arrow tables, made one after the other, become the rows of a read, in bounded memory.
-
-The rows of one time and one diff are put aside together (`Staging.aside`); what lies there stays until the next read
-gathers anew, or until upstream has its slices committed.
-
-Columns that a source got after it had begun with a table that can be read as it was.
-
-A late column is read from an *offset* on, which is noted before anything behind it is durable.  Rows that are held
-there were read without it.  So the slice that begins at that offset corrects them first: each row of the table as it
-was then goes without the column, and comes with it.  Rows that have no value in it do both, which is nothing.  From
-then on a row that goes, goes with the value that it came with.  So does the slice in which upstream itself gets the
-column, since the rows that are there may have a default from then on.
-
-Until upstream has the column, it is NULL.  Once a version had it, one that lacks it has lost it.
 """
 
 from __future__ import annotations
@@ -112,7 +94,12 @@ class Piece:
 
 
 class Gathering:
-    """The rows of the last read of one table.  One coroutine at a time reads."""
+    """The rows of the last read of one table.  One coroutine at a time reads.
+
+    Arrow tables, made one after the other, become the rows of a read, in bounded memory.  The rows of one time and one
+    diff are put aside together (`Staging.aside`); they stay there until the next read gathers anew, or until upstream
+    has its slices committed.
+    """
 
     def __init__(self, engine: Staging) -> None:
         self._engine = engine
@@ -184,7 +171,17 @@ def _fill(aside: Aside, pieces: Sequence[Piece]) -> None:
 
 
 class Late(msgspec.Struct, frozen=True, array_like=True):
-    """A column is read from offset ``read`` on, and upstream has it from ``there`` on; 0: it was not seen yet."""
+    """A column is read from offset ``read`` on, and upstream has it from ``there`` on; 0: it was not seen yet.
+
+    The column came after its source had begun, with a table that can be read as of an earlier version.  The *offset*
+    from which it is read is noted before anything behind that offset is durable.  Rows that are held there were read
+    without the column.  So the slice that begins at that offset corrects them first: each row of the table at that
+    offset is withdrawn without the column, and inserted with it.  For rows that have no value in it the two cancel.
+    From then on a row is withdrawn with the value with which it was inserted.  The slice in which upstream itself gets
+    the column does the same, since the existing rows may have a default from then on.
+
+    Until upstream has the column, it is NULL.  Once a version had it, a version that lacks it has lost it.
+    """
 
     read: int
     there: int = 0

@@ -1,6 +1,6 @@
 """The contract of `Engine.keyed`, as a test suite; fixtures as `engine_contract` says.
 
-Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes`.
+Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes.changed`.
 `history` makes random records from a seed.
 """
 

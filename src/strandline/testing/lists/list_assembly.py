@@ -1,9 +1,7 @@
-"""An environment in memory over the list engine: what the tests of the controller, and the benchmark, are made of.
+"""An environment in memory over the list engine, with an `Analyst` without Spark: for tests, and for the benchmark.
 
-An `Analyst` without Spark: sqlglot resolves the names of a query and works out its types.
-
-It supports the plain part of SQL that simulated views use, for which both agree.  So the real planner runs in a
-simulation.
+sqlglot resolves the names of a query and works out its types.  It supports the plain part of SQL that simulated views
+use, for which it agrees with Spark.  So the real planner runs in a simulation.
 """
 
 from __future__ import annotations

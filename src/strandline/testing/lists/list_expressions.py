@@ -1,14 +1,13 @@
-"""Scalar expressions over Python values: the small part of Spark SQL that simulated views use.
+"""Scalar expressions and casts over Python values: the small part of Spark SQL that simulated views use.
 
 An expression is a sqlglot tree; `evaluator` turns it into a function of a row.  Values are Python's: int for all whole
 numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values.  An operation that fails in Spark's ANSI
 mode (a division by zero, a number out of range, a text that is no number) raises `EvaluationError`, as in the engine.
+Casts are Spark's in ANSI mode.
 
 It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
 COALESCE, NULLIF, GREATEST, LEAST, ABS, SEQUENCE, CAST and parentheses; anything else is `InvalidUsage`, never a guess.
 Whole numbers are 64 bits wide wherever no CAST says otherwise.
-
-Casts of Python values as Spark casts its own, in ANSI mode.
 """
 
 from __future__ import annotations

@@ -1,23 +1,9 @@
-"""Exhaustive search of a small world: all runs, except those that reach a known state.
-
-A run is a function of its choices, so the same choices reach the same state again; and two runs that reach one state
-continue alike, so the second may end there.  The world defines a state: the durable data, what each actor has received
-since its last start (its code is a function of that), the late effects, and the memory of the observers.
-
-Trap: differences that the key of a state leaves out are not searched.  Time must stand still, each actor must have its
-own ids, and actors may share only the stores.
-
-The sources of a simulation's choices: a seed, a list, or all possible lists.
+"""The choices of a simulation (from a seed, a list, or all lists), and exhaustive search of a small world.
 
 A run of the simulation is a function of its choices: small integers, each one of ``0 .. n - 1``, each requested by a
 label.  So a list replays a failing run, a shorter list may be a smaller example, and small worlds can be searched
-exhaustively.
-
-Two kinds of label: ``fault:<what>`` asks whether a fault happens, and 0 means no; any other label chooses among equal
-alternatives.
-
-Two-level rates as in FoundationDB's buggify: a fault is first switched on or off for the whole run, and those that are
-on then fire at a rate.
+exhaustively.  There are two kinds of label: ``fault:<what>`` asks whether a fault happens, and 0 means no; any other
+label chooses among equal alternatives.
 """
 
 from __future__ import annotations
@@ -47,6 +33,9 @@ class Seeded:
 
     The caller passes the generator, so that a seed reproduces the run: ``Seeded(random.Random(17))``.
     ``focus``: the site at which all faults fire at `FOCUS_RATE`, whether enabled or not.
+
+    The rates have two levels, as in FoundationDB's buggify: a fault is first switched on or off for the whole run, and
+    those that are on then fire at a rate.
     """
 
     def __init__(self, rng: random.Random, focus: str = "") -> None:
@@ -128,7 +117,16 @@ class _SeenError(Exception):
 
 @dataclass(slots=True)
 class Exploration:
-    """A search in which each run has at most ``faults_max`` faults, at ``sites``; `explore` runs it."""
+    """A search in which each run has at most ``faults_max`` faults, at ``sites``; `explore` runs it.
+
+    It makes all runs, except those that reach a known state.  The same choices reach the same state again; and two runs
+    that reach one state continue alike, so the second may end there.  The world defines a state: the durable data, what
+    each actor has received since its last start (its code is a function of that), the late effects, and the memory of
+    the observers.
+
+    Trap: differences that the key of a state leaves out are not searched.  Time must not move, each actor must have its
+    own ids, and actors may share only the stores.
+    """
 
     faults_max: int
     sites: frozenset[str]

@@ -1,14 +1,10 @@
-"""What simulated actors work with: stores, a clock and ids, each of whose calls is an I/O point.
+"""What simulated actors work with: stores, clock, ids and notices, each of whose calls is an I/O point.
 
-Siblings: the coroutines of one actor that go on concurrently, as calls of one process do.
+The run may lose, repeat, damage, delay and reorder notices between processes.  Code that uses notices must give the
+same answers with these as without notices; notices may only reduce latency.
 
-Notices between the processes of a simulation, which the run may lose, repeat, damage, delay and reorder.
-
-Code that uses notices must give the same answers with this as without notices; notices may only reduce latency.
-
-`SimObjects`: an object store in the simulation, whose every call is an I/O point.
-
-See `strandline.testing.simulation.kernel`.
+An actor may have several coroutines that go on concurrently, as calls of one process do (`SideBySide`).  See
+`strandline.testing.simulation.kernel`.
 """
 
 from __future__ import annotations

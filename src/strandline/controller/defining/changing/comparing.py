@@ -1,7 +1,4 @@
-"""Comparing: what a definition says otherwise than what is there.
-
-Which columns a project's definition of a table or a source has besides those that are there.
-"""
+"""Comparing: how a definition differs from the item that is there, and which columns a project's definition adds."""
 
 from __future__ import annotations
 

@@ -1,16 +1,13 @@
 """ALTER TABLE: a table gets columns, another name, or keeps its history for longer or shorter.
 
-A new column is NULL in all rows that are there.  What reads the table goes on as it was defined: a query that reads all
-columns (``SELECT *``) reads those that there were (`View.narrowed`), until it is replaced.  An endpoint that holds the
-table itself gets the column.
+A new column is NULL in all existing rows.  Readers of the table go on as they were defined: a query that reads all
+columns (``SELECT *``) reads those of its creation (`View.narrowed`), until it is replaced.  An endpoint that holds the
+table itself gets the column.  A table that a source feeds, and a source that is a collection, get columns in the same
+way; from then on they are read.
 
-A table that a source feeds, and a source that is a collection, get columns in the same way; from then on they are read.
-
-Columns that upstreams have got, added by the controller itself where a source says so (``evolve 'add'``).
-
-An instance reports them, and reads nothing more of the collection until it has them.  They are added as ALTER … ADD
-COLUMN adds them (`tables.widen`).  A column that cannot be added leaves the collection where it is, with a problem that
-says why and what to do.
+If a source says so (``evolve 'add'``), the controller itself adds columns that the upstream has got, as ALTER … ADD
+COLUMN does (`tables.widen`).  An instance reports them, and reads nothing more of the collection until it has them.  A
+column that cannot be added leaves the collection where it is, with a problem that says why and what to do.
 """
 
 from __future__ import annotations

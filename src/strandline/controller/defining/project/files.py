@@ -1,4 +1,4 @@
-"""A project: a directory that says what an environment is, in files that live under version control.
+"""A project: a directory that says what an environment is, in SQL and YAML files that live under version control.
 
     strandline.yml                  location, consensus, endpoints, instances, on_error, and the settings of `Config`
     connections/*.sql|*.yml         CREATE CONNECTION … , or the same as YAML
@@ -9,23 +9,12 @@
     indexes/*.sql                   CREATE INDEX …
     materializations/*.sql|*.yml    CREATE MATERIALIZATION … , or the same as YAML
 
-A file may hold several definitions; their order, and that of the files, means nothing.  Paths are relative to the
+A file may hold several definitions; the order of definitions and of files means nothing.  Paths are relative to the
 project.  An *endpoint* is a driver with options under a name that materializations use; secrets in it are references
 (``env:NAME``, ``file:PATH``), resolved where they are used.  ``instances`` define an instance each, as a file would.
-``on_error`` is what sources and materializations are created with that do not say it themselves.
+``on_error`` applies to sources and materializations that do not state it themselves.
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
-
-YAML forms: a connection, a source, a source's table and a materialization as files that say what a statement says.
-
-    connections/pg.yml       to: postgres, options: …
-    sources/orders.yml       from: kafka, connection: broker, columns: …, options: …, format: json, include: [offset]
-    tables/accounts.yml      source: bank, reference: public.accounts, columns: …
-    materializations/m.yml   into: duckdb, collections: […], options: …
-
-The name is the file's, unless ``name`` says another.  Columns are a mapping, or Spark DDL.  ``key``, ``format`` and the
-like are options, as the clauses of CREATE SOURCE are (`controller/language/clauses.py`).  A source and a
-materialization may say by which ``instance`` they are run.
 """
 
 from __future__ import annotations
@@ -189,7 +178,19 @@ FORMS: Final[Mapping[str, type[_Connection | _Source | _SourceTable | _Materiali
 
 
 def defined(directory: str, stem: str, text: str) -> Create:
-    """Return what the file ``stem`` of a directory defines.  Raises `ValueError`, one sentence."""
+    """Return what the file ``stem`` of a directory defines.  Raises `ValueError`, one sentence.
+
+    A YAML file says what a statement says:
+
+        connections/pg.yml       to: postgres, options: …
+        sources/orders.yml       from: kafka, connection: broker, columns: …, options: …, format: json, include: […]
+        tables/accounts.yml      source: bank, reference: public.accounts, columns: …
+        materializations/m.yml   into: duckdb, collections: […], options: …
+
+    The name is the file's, unless ``name`` gives another.  Columns are a mapping, or Spark DDL.  ``key``, ``format``
+    and the like are options, as the clauses of CREATE SOURCE are (`controller/language/clauses.py`).  A source and a
+    materialization may name the ``instance`` that runs them.
+    """
     statement = struct(text, FORMS[directory]).statement(stem)
     at = places(text)
     options = {path.removeprefix(".options.").lower(): place for path, place in at.items() if ".options." in path}

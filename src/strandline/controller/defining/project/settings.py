@@ -1,8 +1,7 @@
-"""The settings of a project: where its location is, and how that is opened.
+"""The settings of a project, as typed values from YAML: where its location is, and how that is opened.
 
-They are all that is needed to ask a location, so this module imports nothing that understands SQL.
-
-YAML as values: of which type each is said, and a mistake is one sentence that names the key or the line.
+A mistake in the YAML is one sentence that names the key or the line.  The settings are all that is needed to ask a
+location, so this module imports nothing that understands SQL.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
 """Making: all that a project defines, on a ground that may be an environment or a trial of one.
 
-What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
-each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
-its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold, and
-whether it gets columns by itself; more columns of a table or a source; the views of a materialization.  A view with
-another query is replaced: ticks compute the new one beside it (`changing/replacing.py`).  Anything else that is there
-already must be as the project says.  What the project does not mention is left alone.
+Missing items are created: connections and instances, then sources and tables, then the tables of sources, then views,
+each after those that it reads, then indexes, then materializations.
 
-Handing over: a table of an endpoint goes from one materialization to another.
-
-Only one writes to a table.  Another one may have it as soon as the first has dropped its view, or, if the rows are
-taken out, once they are gone.
-
-Binding: all materializations of a project get the views of their definitions together.
-
-A table may go from one to another, whatever their files are called, or two may change tables.  So all of them drop
-views before one gets any, and one that would get a table too early waits.
+Changes are adopted of: a connection, which its sources use at once; the replicas of an instance; how long history is
+kept; how many errors a source may hold, and whether it gets columns by itself; more columns of a table or a source; the
+views of a materialization.  A view with another query is replaced: ticks compute the new one beside it
+(`changing/replacing.py`).  Any other existing item must be as the project says.  Items that the project does not
+mention are left alone.
 """
 
 from __future__ import annotations
@@ -84,6 +76,9 @@ class Handing:
 
     ``behind``: the others that have a table of each until they drop its view.  ``emptied``: those with a table that is
     being emptied.  ``emptying``: of ``behind``, those that take the rows out then.
+
+    A table of an endpoint goes from one materialization to another.  Only one writes to a table.  Another one may have
+    it as soon as the first has dropped its view, or, if the rows are deleted, once they are gone.
     """
 
     behind: Mapping[str, AbstractSet[str]]
@@ -147,6 +142,10 @@ async def bind(
     ``waits``: whether one of these collections comes later.  What gets it is left as it is, and so is what gets a table
     that this one would have let go, or that is emptied first.  What is wrong is left as it is, too, and noted as one of
     ``mistakes``; what gets a table of it is no mistake of its own.
+
+    All materializations of a project get the views of their definitions together: a table may go from one to another,
+    whatever their files are called, or two may exchange tables.  So all of them drop views before one gets any, and one
+    that would get a table too early waits.
     """
     before, epoch = core.catalog, core.require_writing().epoch
     each_of = {each.statement.name.lower(): each for each in defined}

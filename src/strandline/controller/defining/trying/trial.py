@@ -1,8 +1,6 @@
-"""A trial: a project is made on a scratch copy of the catalog, so all of its mistakes are known before a change.
+"""A trial: a project is made on a copy of the catalog in memory, so all of its mistakes are known before a change.
 
-Scratch: a copy of a catalog in memory, on which definitions are made and nothing is opened.
-
-Adopting: the catalog becomes what a trial has made, in one write.
+Nothing is opened on the copy.  Adopting a trial turns the catalog into what the trial has made, in one write.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""One Delta table as it is written: each transaction is one commit of the log.
+"""One Delta table as it is written: its columns, and transactions as commits of its log.
 
 A commit adds the transaction's files, removes those that it exchanges, and holds an *application transaction*: the
 writer's name and the number of its transaction, which the protocol keeps with the table for ever.  deltalake makes the
-commit for exactly the next version, and does not try another one (``max_commit_retries=0``): whether the transaction is
-still due is only known of the version that was seen.
+commit for exactly the next version and does not try another one (``max_commit_retries=0``): only of the version that
+was read do we know that the transaction is still due.
 
 MERGE is not used.  deltalake parses its condition as SQL, which finds no column whose name holds a backtick; and it
-reads the whole table for a transaction that only adds rows, where here a commit names the staged files as they are.
+reads the whole table even for a transaction that only adds rows.  A commit of ours names the staged files as they are.
 
-Source: the Delta transaction log protocol; deltalake's documentation.
+Columns are translated between Spark's simple strings and the JSON of Delta's schema.
 
-The columns of a Delta table: Spark's simple strings and the JSON of Delta's schema.
-
-Source: the Delta transaction log protocol, "Schema Serialization Format".
+Source: the Delta transaction log protocol ("Schema Serialization Format"); deltalake's documentation.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """A DuckDB file that other programs read too: opened for one piece of work, then closed.
 
-DuckDB locks the file for the process that has it open.  So nothing here keeps a connection: `DuckDBFile.run` connects,
-works, and closes, and other programs may read in between.  If another process holds the lock, it waits with back-off,
-up to a limit.
-
-DuckDB blocks, so the work runs in a thread.
+DuckDB locks the file for the process that has it open, so no connection is kept: `DuckDBFile.run` connects, works, and
+closes, and other programs may read in between.  If another process holds the lock, `run` waits with back-off, up to a
+limit.  DuckDB blocks, so the work runs in a thread.  A connection reads Arrow tables directly.
 
 Source: DuckDB "Concurrency".
-
-A connection to a DuckDB file, which reads Arrow tables as they are.
 """
 
 from __future__ import annotations

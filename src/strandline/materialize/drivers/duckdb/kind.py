@@ -1,18 +1,14 @@
-"""The endpoint `duckdb`: what it takes, and how it is opened.
+"""The endpoint `duckdb`: its options, how it is opened, and its dialect and types.
 
-CREATE MATERIALIZATION m INTO DUCKDB (path = '/data/out.duckdb') AS v
+    CREATE MATERIALIZATION m INTO DUCKDB (path = '/data/out.duckdb') AS v
 
-Which DuckDB type stores which of Spark's types.
+The runtime hands a driver Arrow values, which DuckDB casts as it reads them.  So only declared types are translated:
+those of a table's columns.
 
-The runtime hands a driver Arrow values, which DuckDB casts as it reads them; so only what must be declared is
-translated: the columns of a table.
+The tables have no index of the key: DuckDB's unique constraints refuse a key that is deleted and inserted again in one
+transaction, and a hash join finds rows as fast.
 
 Source: Spark SQL "Data Types" (simple strings); DuckDB "Data Types".
-
-How DuckDB says it.
-
-DuckDB has no index of the key: its unique constraints refuse a key that is deleted and inserted again in one
-transaction, and a hash join finds rows as fast.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
-"""One table of files: each transaction is one more manifest, under the next number.
+"""One table of files: each transaction adds a manifest, which names the files of the table, under the next number.
 
-A manifest is published only if none has its number yet, so of two writers that saw the same newest one, one succeeds,
-and the other one looks again.  A file that a manifest no longer names stays until the retention has passed; so do
-manifests.  Since those go, a writer that paused for longer than that could publish a number a second time.  After each
-commit it is therefore checked that the manifest before it is still there: manifests go in their order.
-
-Manifest: which files make up a table at one moment, as one JSON object of an own name.
+A manifest is published only if none has its number yet: of two writers that saw the same newest one, one succeeds, and
+the other one looks again.  The manifest with the highest number is the table.
 
     manifest/00000000000000000007.json
     {"format": 1, "version": 7, "written_ms": …, "upto": …, "owner": "…", "columns": [["id", "bigint"], …],
      "files": [{"name": "stage-…/rows-0-0.parquet", "rows": 3, "size": 980}, …],
      "writers": {"strandline:…": 7}, "removed": [["stage-…/rows-0-0.parquet", 1700000000000], …]}
 
-The one with the highest number counts.  ``removed`` has what no manifest of today names, with the time since when: it
-is there for readers of an older manifest until the retention has passed.
+``removed`` lists the files that this manifest no longer names, each with the time at which it was removed.  They stay
+for readers of older manifests until the retention has passed; so do the manifests.  A writer that paused for longer
+than the retention could therefore publish a number a second time.  So each commit checks afterwards that the manifest
+before its own is still there: manifests are deleted in the order of their numbers.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""One Iceberg table as it is written: each transaction is one snapshot.
+"""One Iceberg table as it is written: its columns, and transactions as snapshots.
 
 The commit of a snapshot adds the transaction's files, removes those that it exchanges, and sets a property of the table
-to the number of the transaction.  The property is what counts: a snapshot's summary names the transaction, too, but
-snapshots expire.  The catalog makes the commit only if the branch is still at the snapshot that was seen, and pyiceberg
-is kept from trying another one by itself: whether the transaction is still due is only known of what was seen.
+to the number of the transaction.  The property decides what is applied: a snapshot's summary names the transaction too,
+but snapshots expire.  The catalog commits only if the branch is still at the snapshot that was read, and pyiceberg's
+own retries are off: only of that snapshot do we know that the transaction is still due.
 
-Rows that go are taken out by copying (`applying`).  Delete files are not written: pyiceberg has no call that writes
-one, and a copy is exact where an equality delete is not, which spares rows that the same snapshot adds.
+Rows are deleted by copying the files that hold them (`applying`).  Delete files are not written: pyiceberg has no call
+that writes one, and an equality delete would not spare rows that the same snapshot adds.
 
 A data file has no ids of columns; the table's name mapping gives them, as for files that were added to a table.
-
-Source: the Iceberg table specification ("Snapshots", "Column Projection"); pyiceberg's documentation.
-
-The columns of an Iceberg table: Spark's simple strings and Iceberg's types.
-
 Iceberg has no integer of fewer than 32 bits: `tinyint` and `smallint` are stored as `int`.
 
-Source: the Iceberg table specification, "Primitive Types".
+Source: the Iceberg table specification ("Snapshots", "Column Projection", "Primitive Types"); pyiceberg's
+documentation.
 """
 
 from __future__ import annotations

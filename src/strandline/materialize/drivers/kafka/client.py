@@ -1,21 +1,19 @@
-"""librdkafka as this driver uses it: errors as ours, and what an administrator or a consumer asks.
+"""The Kafka cluster as this driver asks it: an administrator, a consumer, and the topic of checkpoints.
 
-Every call blocks for a bounded time.
+Every call blocks for a bounded time, and raises librdkafka's errors as ours.
 
-Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html.
+The topic of checkpoints says where each materialization and key range is, and which session opened it last.  It is
+compacted, so each key keeps its last record.  A range has two keys.  ``opened``: every session writes it before it
+reads the topic, so of two sessions that overlap at least one sees the other.  ``checkpoint``: each transaction writes
+it together with its messages, so both are there or neither is.  The ranges that have a ``checkpoint`` do not overlap
+(`tiles`): a session that opens a new range takes it out of the others.
 
-The topic of checkpoints: where each materialization and key range is, and which session opened it last.
-
-It is compacted, so each key keeps its last record.  A range has two keys.  ``opened``: every session writes it before
-it reads the topic, so that of two sessions that overlap at least one sees the other.  ``checkpoint``: written by each
-transaction, with the messages that it covers, so both are there or neither is.
-
-The ranges that have a ``checkpoint`` do not overlap (`tiles`): a session that opens a new one takes it out of others.
-
-Both are written with the transactional id of the range.  A session that opens it raises the epoch of that id: from
-then on the older one can commit nothing (law M3).
+Both keys are written with the transactional id of the range.  A session that opens the range raises the epoch of that
+id; from then on an older session can commit nothing (law M3).
 
 Law: M3.
+
+Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html.
 """
 
 from __future__ import annotations

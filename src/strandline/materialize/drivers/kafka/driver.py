@@ -1,21 +1,11 @@
-"""Kafka: the endpoint is authoritative, its messages and its checkpoint are committed in one transaction.
+"""The driver of Kafka: the endpoint is authoritative, and commits messages and their checkpoint in one transaction.
 
-It is pushed to and never read (pattern 4), but for its checkpoint, which is in a topic of its own (pattern 1): so a
-consumer that reads what is committed (`isolation.level=read_committed`) gets every change exactly once.
-
+Kafka is pushed to and never read (pattern 4), except for the checkpoint, which is in a topic of its own (pattern 1).
+So a consumer that reads only committed messages (`isolation.level=read_committed`) gets every change exactly once.
 Rows become messages as they come, in bounded memory: the brokers hold the transaction, and no consumer sees it before
 the commit.
 
 Law: M3.
-
-The transactional producer of one key range of a task; all calls block, and at most one runs at a time.
-
-*Open* raises the epoch of the range's transactional id, and of the id of every other range that overlaps it: the
-brokers abort what their producers left open, and refuse whatever these do later.  *Commit* adds the checkpoint as the
-last message of the transaction, so that other tasks' checkpoints wait for ours only while it is committed.
-
-If a commit's outcome is not known, the session ends: the next one's *open* waits until the brokers have decided, and
-reads the checkpoint.
 """
 
 from __future__ import annotations
@@ -91,7 +81,18 @@ class Message(NamedTuple):
 
 
 class Writer:
-    """See the module.  After an error other than `DefinitionError` it can only be closed."""
+    """See the module.  After an error other than `DefinitionError` it can only be closed.
+
+    It is the transactional producer of one key range of a task.  All calls block, and at most one runs at a time.
+
+    *Open* raises the epoch of the range's transactional id, and of the id of every other range that overlaps it: the
+    brokers abort what the producers of these ids left open, and refuse what they send later.  *Commit* adds the
+    checkpoint as the last message of the transaction, so that other tasks' checkpoints wait for ours only while it is
+    committed.
+
+    If a commit's outcome is not known, the session ends: *open* of the next session waits until the brokers have
+    decided, and reads the checkpoint.
+    """
 
     def __init__(self, cluster: Cluster, held: Held) -> None:
         self._cluster = cluster

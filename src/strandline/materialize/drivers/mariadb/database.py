@@ -1,9 +1,7 @@
-"""One database of a MariaDB server, as one session of ours uses it: a connection, made when it is needed.
+"""One database of a MariaDB server, as one of our sessions uses it: a PyMySQL connection, made when it is needed.
 
-PyMySQL blocks, so the work runs in a thread.  If it is cancelled while the server is silent, the socket is shut down:
-the thread ends, and what the server did is found out from the checkpoint row.
-
-A connection to MariaDB, by PyMySQL.
+PyMySQL blocks, so the work runs in a thread.  If the work is cancelled while the server is silent, the socket is shut
+down: the thread ends, and the checkpoint row shows later what the server did.
 
 Rows are staged in a temporary table, by INSERTs of many rows.  (LOAD DATA LOCAL would be faster, but it lets a server
 ask for any file of this machine.)

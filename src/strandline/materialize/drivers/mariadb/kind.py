@@ -1,11 +1,10 @@
-"""The endpoint `mariadb`: what it takes, and how it is opened.
+"""The endpoint `mariadb`: its options, how it is opened, and its dialect (with ``ANSI_QUOTES`` on).
 
-CREATE MATERIALIZATION m INTO MARIADB OPTIONS (host 'db', database 'shop', user 'strandline',
-    password 'env:MARIADB_PASSWORD') AS v KEY (id)
+    CREATE MATERIALIZATION m INTO MARIADB OPTIONS (host 'db', database 'shop', user 'strandline',
+        password 'env:MARIADB_PASSWORD') AS v KEY (id)
 
-How MariaDB says it, with ``ANSI_QUOTES`` on.
-
-Statements that make or change a table commit whatever is open, so they are never part of a transaction with rows.
+MariaDB commits an open transaction when it makes or changes a table, so such statements are never part of a transaction
+with rows.
 
 Source: MariaDB's documentation, "Identifier Names", "Data Types", "Mapping of Table Names to File Names".
 """

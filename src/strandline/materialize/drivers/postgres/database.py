@@ -1,21 +1,16 @@
-r"""One database of a PostgreSQL server, as one session of ours uses it: a connection, made when it is needed.
+r"""One database of a PostgreSQL server, as one of our sessions uses it: a psycopg connection, made when it is needed.
 
-psycopg blocks, so the work runs in a thread.  If it is cancelled while the server is silent, the socket is shut down:
-the thread ends, and what the server did is found out from the checkpoint row.
+psycopg blocks, so the work runs in a thread.  If the work is cancelled while the server is silent, the socket is shut
+down: the thread ends, and the checkpoint row shows later what the server did.
 
-Arrow tables as what COPY takes: CSV, which Arrow writes column by column, without a Python object per value.
+Rows are staged in a temporary table, which is made once per connection and emptied by each commit.  COPY fills it with
+CSV, which Arrow writes column by column, without a Python object per value.  In this CSV, NULL is an empty field and an
+empty text is one in quotes.  Arrow quotes every text, so no line begins with ``\.``.  A timestamp is written in UTC
+without a zone: the session's zone is UTC, and with a zone Arrow takes far longer.  A year before 1 is written as
+PostgreSQL does, with BC.
 
-NULL is an empty field, and an empty text is one in quotes.  Arrow quotes every text, so no line begins with ``\\.``.
-A timestamp is written as UTC says it, without a zone: UTC is the session's, and with a zone Arrow takes far longer.
-A year before 1 is written as PostgreSQL says it, with BC.
-
-Source: PostgreSQL's manual, "COPY" (CSV Format), "Binary Data Types" (hex format).
-
-A connection to PostgreSQL, by psycopg.
-
-Rows are staged in a temporary table, which is made once a connection and is emptied by each commit.
-
-Source: PostgreSQL's manual, "PostgreSQL Error Codes"; psycopg 3, "Using COPY", "Server-side cursors".
+Source: PostgreSQL's manual, "COPY" (CSV Format), "Binary Data Types" (hex format), "PostgreSQL Error Codes"; psycopg 3,
+"Using COPY", "Server-side cursors".
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The endpoint `postgres`: what it takes, and how it is opened.
+"""The endpoint `postgres`: its options, how it is opened, and its dialect.
 
-CREATE MATERIALIZATION m INTO POSTGRES OPTIONS (host 'db', database 'shop', user 'strandline',
-    password 'env:PG_PASSWORD', schema 'reports') AS v KEY (id)
+    CREATE MATERIALIZATION m INTO POSTGRES OPTIONS (host 'db', database 'shop', user 'strandline',
+        password 'env:PG_PASSWORD', schema 'reports') AS v KEY (id)
 
-How PostgreSQL says it, from version 15 on (MERGE, and unique indexes in which NULL equals NULL).
-
-A key is matched by ``=``, or by IS NULL where it has one: IS NOT DISTINCT FROM would compare every two rows.
+The dialect needs version 15 or newer: MERGE, and unique indexes in which NULL equals NULL.  A key is matched by ``=``,
+or by IS NULL if it holds NULL: IS NOT DISTINCT FROM would compare every row with every other.
 
 Source: PostgreSQL's manual, "MERGE", "Lexical Structure", "System Columns", "Data Types".
 """

@@ -1,12 +1,12 @@
 """Redis: rows are written as they come, and the runtime's log commits (pattern 2).
 
-Redis has no transactions that could hold rows and a checkpoint together for as long as a transaction takes, so a reader
-may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction: last
-write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.  What
-the server has lost of a session's writes, its next write finds out (`resources.py`).
+Redis has no transaction that could hold rows and a checkpoint together for as long as a transaction of ours takes, so a
+reader may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction:
+last write wins, so the rows end up right.  The runtime's log stops a session that is not the newest; Redis does not.
+If the server has lost writes of a session, the session's next write finds that out (`resources.Left`).
 
-With the option ``exact`` a replay leaves alone what was written already, and such a session is stopped here, too
-(`resources.py`).  Then rows that are reduced are right as well.
+With the option ``exact`` a replay leaves the keys that it has already written unchanged, and Redis also stops an older
+session (`resources.Marks`).  Then reduced rows are right as well.
 
 Laws: M2, at the end of each transaction; with ``exact`` M3 and M4.
 """

@@ -1,35 +1,17 @@
-"""Whose the keys of a resource are, and how far its rows are; kept in two hashes beside the rows.
+"""What the driver keeps in Redis beside the rows: owners, progress, session tokens, marks of written keys, and fences.
 
-``strandline:owners`` says of each resource which task fills it and from which data (its state key).  Apply empties a
-resource whose data are other ones before the first row of the new ones comes: it becomes the owner first, then it
-refuses all sessions that are open, then it deletes keys as long as it is the owner, then it says that it has.  So what
-a crash has left half empty is emptied again, a session of before stores no row behind the deletion, and a process that
-wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.  A binding that empties
-its resource and gives it up stays noted, so an older session of its task knows; any task may become the next owner.
+``strandline:owners`` says for each resource which task fills it and from which data (its state key).  If a resource
+gets other data, Apply empties it before their first row comes, in four steps: it becomes the owner, it makes all open
+sessions be refused, it deletes keys as long as it is the owner, and it notes that it is done.  So a resource that a
+crash has left half empty is emptied again, an older session stores no row after the deletion, and a process that wakes
+during its own deletion finds that the keys belong to another owner or are already deleted.  A binding that empties its
+resource and gives it up stays noted, so that an older session of its task is refused; any task may become the next
+owner.
 
-``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
-has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
-first, so if this number is there, all rows before it are; if it is less than that in the recovery log, rows are lost.
-
-What a session left on the server: each of its writes looks for it in the same step, and leaves the next.
-
-Redis may lose what it has acknowledged: a file that is written once a second, a replica that lags and is promoted, an
-operator's FLUSHALL.  Its client connects again by itself, so a session may not notice.  So each session keeps a token,
-with a number that each of its writes raises, in a hash of its own, ``strandline:left:…``.  A write watches that hash,
-and is refused unless the token is the one that the write before left.  Redis loses the newest writes first, so whatever
-is lost of the session, its newest token is lost as well.
-
-What makes each transaction be stored once: marks of the keys that it has written, and a fence of each resource.
-
-A transaction that was cut off is replayed, and reduces its rows with what is stored, which may be its own result
-already.  So each key is marked in the same step (MULTI) in which it is written or deleted, and a replay leaves marked
-keys as they are: it has the same changes, so what it would have stored is there.  The marks are a set for each resource
-and key range, ``strandline:stored:…``, named after the transaction; it is dropped once the recovery log has committed
-that.  Rows look as they do without marks.
-
-A process that was presumed dead may wake with a transaction that others have replayed and followed up.  So there is a
-hash for each resource, ``strandline:fence:…``, with the session of each key range.  A session that opens takes out all
-ranges that overlap its own; whatever writes a row watches the hash, and is refused once its session is not there.
+``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose writes
+that it has acknowledged: its file is written once a second, a promoted replica lags, an operator calls FLUSHALL.  It
+loses the newest writes first.  So if this number is there, all rows before it are; if it is lower than in the recovery
+log, rows are lost.
 """
 
 from __future__ import annotations
@@ -55,7 +37,13 @@ _BEFORE: Final = "\x1f"
 
 @dataclass(slots=True)
 class Left:
-    """The token of one session of ``task``; ``fills`` is what a message calls its rows."""
+    """The token of one session of ``task``; ``fills`` is what a message calls its rows.
+
+    Redis may lose writes that it has acknowledged, and its client connects again by itself, so a session may not
+    notice.  So each session keeps a token in a hash of its own, ``strandline:left:…``, with a number that each of its
+    writes raises.  A write watches that hash, and is refused unless it finds the token of the write before it.  Redis
+    loses the newest writes first: if any write of the session is lost, its newest token is lost as well.
+    """
 
     key: bytes
     number: int
@@ -142,7 +130,14 @@ BEFORE_RANGE: Final = "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The keys that one transaction, by its number, has written of a binding's resource."""
+    """The keys that one transaction, by its number, has written of a binding's resource.
+
+    A transaction that was cut off is replayed, and reduces its rows with the stored ones, which may already be its own
+    result.  So each key is marked in the same step (MULTI) in which it is written or deleted, and a replay leaves
+    marked keys unchanged: it has the same changes, so their result is there.  The marks are a set for each resource and
+    key range, ``strandline:stored:…``, named after the transaction; the set is dropped once the recovery log has
+    committed the transaction.  The rows themselves look the same with and without marks.
+    """
 
     key: bytes
 
@@ -176,7 +171,13 @@ def drop_all(server: Server, resource: str, fence: Fence) -> None:
 
 
 def take(server: Server, binding: Binding, range_: KeyRange) -> Fence:
-    """Take over a range of a resource: from now on no session can write that has a range in common with it."""
+    """Take over a range of a resource: from now on no session can write that has a range in common with it.
+
+    A process that was presumed dead may wake with a transaction that others have replayed and followed by later ones.
+    So each resource has a hash ``strandline:fence:…`` with the session of each key range.  A session that opens removes
+    all ranges that overlap its own; every write of rows watches the hash, and is refused if its session is no longer in
+    it.
+    """
     key, field = f"{FENCE}:{binding.resource}".encode(), str(range_).encode()
     number = int(server.ask("INCR", SESSIONS))
     token = f"{number}-{SystemIds().fresh('session')}".encode()  # a server that lost power may count again from before

@@ -1,15 +1,13 @@
-"""One Redis database, as this driver asks it: in pipelines, and with errors as ours.
+"""One Redis database as this driver asks it: pipelined calls, and rows as keys and values.
 
-Every call blocks for a bounded time, and is idempotent, so that a caller that got no answer may repeat it.  Nothing is
-repeated here: the runtime opens a new session, which replays the transaction.
+Every call blocks for a bounded time, raises redis-py's errors as ours, and is idempotent, so that a caller that got no
+answer may repeat it.  This module repeats nothing: the runtime opens a new session, which replays the transaction.
+
+The key of a row is its resource, a colon, and the values of its key columns with colons between them.  In a value ``%``
+is ``%25`` and ``:`` is ``%3A``, and NULL is ``%NULL``.  So different keys have different texts, and a key of plain
+words and numbers stays readable: ``orders:42``.
 
 Source: https://redis.io/docs/latest/commands/, https://redis-py.readthedocs.io/en/stable/.
-
-Rows as keys and values of Redis, a table at a time, and back.
-
-The key of a row is its resource, and behind a colon the values of its key columns with colons between them.  In a value
-``%`` is ``%25`` and ``:`` is ``%3A``, and NULL is ``%NULL``; so different keys have different texts, and a key of
-plain words and numbers is read as it is written: ``orders:42``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""What the SQL drivers ask of a database: connections that block, and a place to run work on them.
+"""What the SQL drivers ask of a database: composed SQL text, connections that block, and a place to run work on them.
 
-Each endpoint implements both by its own client library, and turns that library's errors into ours.
+Each endpoint implements `Connection` and `Database` with its own client library, and turns that library's errors into
+ours.  If another session got in the way of a transaction, the transaction is begun anew.
 
-SQL text that is composed, never formatted: an `Sql` value is trusted, a string is not.
-
-A template is a literal of this program; only `Sql` values fill its ``{name}`` holes, and `identifier` is the only way
-to turn a foreign name into `Sql`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
-
-Transactions that another session has got in the way of, begun anew.
+SQL text is composed, never formatted: an `Sql` value is trusted, a string is not.  A template is a literal of this
+program; only `Sql` values fill its ``{name}`` holes, and `identifier` is the only way to turn a foreign name into
+`Sql`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""Driver: the unary calls of a database that is authoritative.
-
-One conversation with a database that is authoritative.
+"""The driver of databases that are authoritative: rows and their checkpoint are committed in one transaction there.
 
 The session spools rows from Store to StartCommit (in memory up to a limit, else in a temporary file), so that the
-database has a transaction open only for the commit.  It says that the commit has begun, commits, and then says that the
-rows can be read.  If the outcome of COMMIT is not known, the session reads the checkpoint row: only this session has
-its fence, so the row shows the outcome.
+database has a transaction open only for the commit.  The session reports that the commit has begun, commits, and then
+reports that the rows can be read.  If the outcome of COMMIT is not known, the session reads the checkpoint row: only
+this session has its fence, so the row shows the outcome.
 
-A binding that is not in the committed checkpoint begins from nothing, so the transaction that stores its first rows
-also empties its table: readers see the old contents until they see the new ones.  A table that this task has never
-filled, or has given up, must be empty then: other programs may have written to it since it was adopted.
+A binding that is not in the committed checkpoint begins with an empty table.  The transaction that stores its first
+rows also empties its table, so readers see the old contents until they see the new ones.  A table that this task has
+never filled, or has given up, must be empty at that time: other programs may have written to it since it was adopted.
 
 Laws: M2, M3.
-
-The options that every endpoint with tables takes.
 """
 
 from __future__ import annotations

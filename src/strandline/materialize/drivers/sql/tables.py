@@ -1,12 +1,11 @@
-"""The rows of a binding's table: load, store, empty.  Every function works inside the caller's transaction.
+"""The table of a binding: the pieces of its statements, and how its rows are loaded, stored and emptied.
 
-A transaction is stored by one `Dialect.merge`, where there is one.  Else, by statements that every system has: rows
-that exist are deleted, and rows that stay are inserted.  Either way the flags that say which keys exist are checked.
+Every function works inside the caller's transaction.  Rows are staged in columns called ``c0, c1, ...``, in the order
+of the binding's columns, and two flags: a name from a user reaches SQL only through `Dialect.identifier`.
 
-Target: a binding's table, and the pieces of its statements.
-
-Rows are staged in columns that are called ``c0, c1, ...``, after the columns of the binding, and two flags: a name from
-a user reaches SQL only through `Dialect.identifier`.
+A transaction is stored by one `Dialect.merge`, if the dialect has it.  Otherwise it is stored by statements that every
+system has: rows that exist are deleted, and rows that stay are inserted.  Either way the flags that say which keys
+exist are checked.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """An SQLite file that other programs read too: opened for one piece of work, then closed.
 
 A file that is made here has a write-ahead log, so that its readers and its writer do not wait for each other.  A commit
-returns once it is on disk (``synchronous = FULL``).
-
-SQLite blocks, so the work runs in a thread.
+returns once it is on disk (``synchronous = FULL``).  SQLite blocks, so the work runs in a thread.
 
 Warning: SQLite's locks do not hold on network file systems.
 
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/rescode.html.
-
-A connection to an SQLite file.
 """
 
 from __future__ import annotations

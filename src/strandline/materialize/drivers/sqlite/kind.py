@@ -1,11 +1,10 @@
-"""The endpoint `sqlite`: what it takes, and how it is opened.
+"""The endpoint `sqlite`: its options, how it is opened, and its dialect.
 
-CREATE MATERIALIZATION m INTO SQLITE OPTIONS (path '/data/out.db') AS v KEY (id)
+    CREATE MATERIALIZATION m INTO SQLITE OPTIONS (path '/data/out.db') AS v KEY (id)
 
-How SQLite says it.
-
-A column's type is a preference: what does not fit it is stored as it is.  So a decimal is a text of all its digits, as
-a number it would become a double; and NaN, which SQLite would store as NULL, is the text ``NaN``.
+A column's type is only a preference in SQLite: a value that does not fit is stored as it is.  So a decimal is a text of
+all its digits, since as a number it would become a double; and NaN, which SQLite would store as NULL, is the text
+``NaN``.
 
 Source: https://www.sqlite.org/datatype3.html, https://www.sqlite.org/rowidtable.html.
 """

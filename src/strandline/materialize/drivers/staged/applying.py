@@ -1,34 +1,14 @@
 """The idempotent apply: brings a table to a transaction that the runtime's log has committed, at most once.
 
-The table itself says which transaction of a writer it has.  Three answers are possible for transaction N: at least N,
-then there is nothing to do; N - 1, then it is due; less, then someone has put an older version of the table in place,
-and applying would hide what is missing.  The commit succeeds only on the very version that gave the answer.  So a
-session that was replaced meanwhile, and applies late, finds its transaction there and changes nothing; and after every
-conflict, with any other writer, the answer is asked for anew before the same staged files are tried again.
+The table itself says which transaction of a writer it has.  Three answers are possible for transaction N.  At least N:
+there is nothing to do.  N - 1: N is due.  Less: an older version of the table was put in its place, and applying N
+would hide the missing transactions.  The commit succeeds only on the very version that gave the answer.  So a session
+that was replaced and applies late finds its transaction there and changes nothing; and after every conflict with
+another writer the question is asked again before the same staged files are tried again.
 
-Rows whose keys go are taken out by copying: the files that hold one of them are written again without them, and the
-commit exchanges the files.  What is written again is joined to larger files, so small transactions do not leave ever
-more of them.  Where no other program does that (`Table.joins`), it is done when rows are only added, too.
-
-Law: M2.
-
-Keys of stored rows: which rows of a file have one of some keys, without reading the files that have none.
-
-Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0 (`stores.key_ids`).  A hash of each row's
-key is kept in memory, for as many files as there is room; a file never changes, so its hashes never do.  A key that no
-file has, which is the answer to most Loads, then costs no reading at all.
-
-Work: what a transaction staged for one binding, as the driver's state names it, and the state's documents.
-
-    {"staging": "stage-…",                          the directory of the transaction that is being stored
-     "staged-in": ["orders"],                       the tables that have it
-     "orders.v0": {"writer": "…", "number": 7,      the binding's last transaction that the log has committed
-                   "work": {…}}}                    present until it is known to be applied
-
-Every update of the state is a merge patch.  ``staging`` is durable before the first file is written (with `Flushed`),
-and a commit names another directory than every later transaction.  The tables are said beside it, for a view may be
-dropped before the next session opens.  So a session that opens with a state that still has
-it knows that nothing of it was committed, and that no one can commit it: the one that staged it is fenced by the log.
+Rows are deleted by copying: the files that hold one of them are written again without them, and the commit exchanges
+the files.  Rewritten rows are joined to larger files, so small transactions do not leave ever more of them.  If no
+other program joins files (`Table.joins`), this is also done when rows are only added.
 
 Law: M2.
 """
@@ -94,7 +74,12 @@ class Keys:
 
 
 class KeyIndex:
-    """The hashes of the keys of pieces, least recently used ones dropped first.  For one thread at a time."""
+    """The hashes of the keys of pieces, least recently used ones dropped first.  For one thread at a time.
+
+    Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0 (`stores.key_ids`).  A hash of each
+    row's key is kept in memory, for as many files as there is room; a file never changes, so its hashes never do.  A
+    key that no file has, which is the answer to most Loads, then costs no reading at all.
+    """
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._held_bytes_max = held_bytes_max
@@ -217,6 +202,18 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work: Work | None = None
 
 
+# The driver's state, as JSON documents:
+#
+#     {"staging": "stage-…",                          the directory of the transaction that is being stored
+#      "staged-in": ["orders"],                       the tables that have it
+#      "orders.v0": {"writer": "…", "number": 7,      the binding's last transaction that the log has committed
+#                    "work": {…}}}                    present until it is known to be applied
+#
+# Every update of the state is a merge patch.  ``staging`` is durable before the first file is written (with `Flushed`),
+# and a commit names another directory than every later transaction.  So a session that opens with a state that still
+# has ``staging`` knows that nothing of it was committed, and that no other session can commit it: the session that
+# staged it is fenced by the log.  ``staged-in`` names the tables because a view may be dropped before the next session
+# opens.
 def writer_of(task: str, state_key: str, range_: KeyRange) -> str:
     """Return the name under which a table says which transactions of a binding's split it has.
 

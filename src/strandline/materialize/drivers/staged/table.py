@@ -1,14 +1,14 @@
-"""Table and Lake: what a format of tables implements, so that the shared session and driver can use it.
+"""What a format of tables implements for the shared session and driver: `Table`, `Lake`, and columns to compare.
 
-A commit of a table is atomic, and it says in itself which transaction of which *writer* (task, binding and key range)
-it holds.  So whether a transaction is applied is read from the table, never from anything beside it, and it is applied
-at most once: `Table.commit` succeeds only if nothing was committed since the snapshot in which it was seen to be due.
+A commit of a table is atomic, and holds which transaction of which *writer* (task, binding and key range) it is.  So
+whether a transaction is applied is read from the table, never from anything beside it, and it is applied at most once:
+`Table.commit` succeeds only if nothing was committed since the snapshot in which the transaction was seen to be due.
 
-The *owner* of a table is the binding (task and state key) that fills it.  It changes when a backfill begins, so what an
-older binding still wants to apply is refused from then on.  A binding that empties its table and gives it up stays
-noted, so an older session of its task knows; any task may become the next owner.
+The *owner* of a table is the binding (task and state key) that fills it.  It changes when a backfill begins; from then
+on, transactions of an older binding are refused.  A binding that empties its table and gives it up stays noted, so that
+an older session of its task is refused; any task may become the next owner.
 
-The columns of a table as they are compared: each with its name and the canonical text of its type.
+Columns are compared by name and by the canonical text of their type.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """A webhook: a transaction's changes are posted, and the runtime's log commits once the receiver has them (pattern 4).
 
 Delivery is at least once.  A crash between the last answer and the commit replays the transaction: the same requests
-under the same `Idempotency-Key`, by which a receiver drops what it has.
+under the same `Idempotency-Key`, by which a receiver drops requests that it has.
 
-All changes of a transaction are known before the first is sent, because they need an order that a replay has, too
+All changes of a transaction are known before the first is sent, because they need an order that a replay has too
 (`drivers.rows`); until then they are spooled.
 
-The requests of a transaction: their content, their identity, their signature.
-
-A request has changes of one resource, of one transaction, in their order.  Its *id* names them: the task, the data
-behind the resource, the transaction, and the places of its first and last change.  A transaction that is replayed has
-the same changes in the same order (`drivers.rows`), so under the same options it has the same requests, byte for byte.
-If options have changed meanwhile, a request has other changes, and so another id: a receiver drops none that it has not
-seen.
+A request has changes of one resource, of one transaction, in their order.  Its *id* names the task, the data behind the
+resource, the transaction, and the places of its first and last change.  Under the same options, a replayed transaction
+has the same requests, byte for byte.  If options have changed meanwhile, a request has other changes and therefore
+another id: a receiver drops no request that it has not seen.
 """
 
 from __future__ import annotations

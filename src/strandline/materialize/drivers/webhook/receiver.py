@@ -1,4 +1,4 @@
-"""The receiver as this driver asks it: one POST at a time, and what its answer means.
+"""Requests to a receiver: one POST at a time, what its answer means, and the small POSTs of triggers.
 
 | answer | meaning |
 | --- | --- |
@@ -7,7 +7,7 @@
 | 400, 413, 415, 422 and other 4xx | it refuses this content, now and later: a dead letter |
 | 3xx, 401, 403, 404, 405, 407, 410 | it is not the receiver, or does not let us in: no request would be taken |
 
-Triggers: one small POST to a URL, each on a connection of its own.
+A trigger is one small POST to a URL, on a connection of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A connector that runs: messages go to its stdin and come from its stdout, and its stderr is kept.
+"""A connector's process: messages go to its stdin and come from its stdout; the end of its stderr says why it failed.
 
 The event loop calls `_Pipes` whenever the connector has written something, so stdout and stderr are drained at all
 times, also while a message is being written; so neither side waits for the other in a circle.  Messages that are not
@@ -6,15 +6,8 @@ received yet are kept; if they are many and nothing is being written, the connec
 
 The connector leads a process group under a `guard`, and ends with it when this process ends, by whatever cause.
 
-Which error a connector's failure is, by the reason that it gave.
-
-Our own drivers, when they are served, begin their last line with the class of the error.  Any other program says it in
-its own words: then it is `Unavailable`, so that the task tries again, unless the words say that the session was fenced.
-
-What a connector writes to stderr: the end of it is kept, and its last line says why the connector failed.
-
-A line may be a text, or JSON as structured logs write it (``msg`` or ``message``, with ``error`` or ``err``).  Texts
-that are secret do not appear in what `Tail.last` returns.
+Our own drivers, when they are served, begin their last line on stderr with the class of the error.  A failure of any
+other program is `Unavailable`, so that the task tries again, unless its last line says that the session was fenced.
 """
 
 from __future__ import annotations
@@ -107,7 +100,11 @@ _SECRET_MIN: Final = 3
 
 
 class Tail:
-    """The last bytes that were written."""
+    """The last bytes that were written.
+
+    A line may be a text, or JSON as structured logs write it (``msg`` or ``message``, with ``error`` or ``err``).
+    `Tail.last` returns no secret texts.
+    """
 
     def __init__(self, secrets: Sequence[Secret] = ()) -> None:
         self._kept = bytearray()

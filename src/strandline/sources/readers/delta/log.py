@@ -1,22 +1,16 @@
-"""A commit of a Delta table's log, and what several commits change in all.
+"""The log of a Delta table: its options, what a commit changes, and deletion vectors.
 
-A commit is a file of JSON lines, one action each.  It changes rows by files: those that it adds come, those that it
-removes go, unless it says that they change no data (OPTIMIZE, which writes the same rows into other files).  Where the
-table has a change data feed, a commit that rewrites files also names files of *changes*; then these alone are what it
-changes.
+    CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/sales')
 
-Source: the Delta transaction log protocol: "Actions", "Change data files", "Reader requirements".
+A commit is a file of JSON lines, one action each.  It changes rows by files: the rows of added files come, those of
+removed files go, unless the actions say that they change no data (OPTIMIZE, which writes the same rows into other
+files).  If the table has a change data feed, a commit that rewrites files also names files of *changes*; then only
+these files count.
 
-The options of a Delta source.
+A version that deletes few rows leaves their file unchanged, and removes and adds its name with another deletion vector.
+Then only the rows in which the two vectors differ come or go.
 
-CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/sales')
-
-Deletion vectors: which rows of a file are still there, and which of them a version deletes.
-
-A version that deletes few rows leaves the file as it is, and removes and adds its name with another vector.  Then only
-the rows come or go in which the two differ.
-
-Source: the Delta transaction log protocol: "Deletion vectors".
+Source: the Delta transaction log protocol: "Actions", "Change data files", "Reader requirements", "Deletion vectors".
 """
 
 from __future__ import annotations

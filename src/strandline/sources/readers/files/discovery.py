@@ -1,15 +1,14 @@
-"""What there is to read in a directory: a source for each set of files that look alike.
+"""Discovery in a directory: a source for each set of files that look alike, and columns that it does not read yet.
 
-Files look alike if they lie in one directory, have one suffix and the same columns.  Three of each directory and suffix
-are looked at, or all if the columns of these three differ.
+Files look alike if they lie in one directory, have one suffix and the same columns.  Three files of each directory and
+suffix are looked at, or all if the columns of these three differ.
 
-The columns that files hold besides those that their source reads, with the types that `discover` proposes.
+`discover` also proposes types for columns that files have and their source does not read.  The names come from the
+file's header; all JSON lines are read, so that no field is missed, and so are the values of CSV's other columns.  A
+column without any value is not proposed: nothing of it is lost.  Nor is a column whose values cannot be read as any
+type, or one that a header names more than once: the header does not say which is meant.
 
-The header of a file names them, but for JSON lines, which are read for that: all of them, so that no field is missed.
-So are the values of CSV's other columns.  A column without any value is none: nothing of it is lost.  A column whose
-values nothing reads is left out, and so is one that a header names more than once: it does not say which is meant.
-
-What is damaged, or lacks a column that it must have, holds none; decoding it says what is wrong with it.
+In a file that is damaged, or lacks a required column, no column is found; decoding the file says what is wrong with it.
 """
 
 from __future__ import annotations

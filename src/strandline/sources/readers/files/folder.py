@@ -1,12 +1,10 @@
-"""What the files reader asks of a place with files: what changed there, and the bytes of a few, all off its loop.
+"""A folder as the files reader asks it: what changed there, the bytes of a few files, and globs; off the event loop.
 
-A listing says what came and went since the last one, so that files that were taken long ago cost nothing.  A file's
-*stamp* shows without opening it whether it was replaced: one whose stamp is as before is the same file.
+A listing returns what came and went since the last one, so files that were taken long ago cost nothing.  A file's
+*stamp* shows without opening it whether the file was replaced: an unchanged stamp means the same file.
 
-Globs, walked directory by directory: which names of a directory match, and which directories to go on with.
-
-A pattern is read as the shell reads it: ``*``, ``?`` and ``[…]`` match within a name and not a leading dot, ``**``
-matches any number of directories, none of them hidden.
+A glob is walked directory by directory, and read as the shell reads it: ``*``, ``?`` and ``[…]`` match within a name
+and not a leading dot, ``**`` matches any number of directories, none of them hidden.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The files reader: a directory that grows, or a prefix of an object store, of CSV, JSON lines or Parquet files.
 
-A file is one message: it is taken once, whole, when it is complete (`sequence.py`), and must then stay as it is.
+A file is one message: it is taken once, whole, when it is complete (`Completeness`), and must then stay as it is.
 Offset n is the n-th file of the durable sequence (`sequence.py`); files first seen by one probe are numbered in order
 of name.  `notices` reports the files that wait.
 
 *Stays as it is*: a probe compares the sizes and modification times of files with what was recorded, and their stamps
 with those last seen; only the content of a file where these differ is read again.  What it looks at does not grow with
-the files that were taken (`sequence.py`): what a listing shows is noticed at once, that a file is gone, or another one
+the files that were taken (`Watched`): what a listing shows is noticed at once, that a file is gone, or another one
 is in its place.  A file that is *written in place* is noticed when its turn comes: `Folder.looks` known files are
 looked at by each probe, so up to so many are all looked at each time, and of 100 000 each is every hundredth.  Before
 it is read a file is always looked at.

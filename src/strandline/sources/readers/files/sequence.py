@@ -1,30 +1,12 @@
-"""The durable sequence of a files source: which file came when, and what it was.
+"""The durable sequence of a files source: which files are complete, their order, and what a probe looks at.
 
 A directory has no order of its own that lasts: names sort, but a later file may have an earlier name; modification
-times tie, and tools set them at will.  So the order in which files are first seen is written down, one record a file,
-before any binding may cover it; offset n of the source is the n-th file of the sequence, for ever.  In the record
-shard a file's number is its time, so the shard's upper is the next number and two instances that see a new file at
-once cannot both number it.
+times tie, and tools set them at will.  So the order in which files are first seen is written down, one record per file,
+before any binding may cover it; offset n of the source is the n-th file of the sequence, for ever.  In the record shard
+a file's number is its time, so the shard's upper is the next number, and two instances that see a new file at once
+cannot both number it.
 
-Each record holds what the file was: size, modification time and a checksum of its content.
-
-A number may also be that of a note: an operator passes over a file, which is gone or was changed for good.  The note
-has no rows, and from then on the file is neither read nor looked at; what is durable of it stays.
-
-Which files are complete: no writer goes on with them, as far as can be seen from outside.
-
-A file is complete when its name is none that tools give to unfinished ones; it has not been modified for the settle
-time (text that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  Where
-files appear whole, as in an object store, all that is asked is the name.  A name must be UTF-8.
-
-Which files a probe of the files source looks at: what is new, what is in doubt, and some of those that are known.
-
-Plain bookkeeping over names and numbers; the reader asks the folder and the sequence.
-
-- *Loose*: there and without a number.  All of them are looked at, until they are complete.
-- *In doubt*: numbered, and a listing says that it went, or is another file now; or another process numbered it.  All of
-  them are looked at, until one look finds nothing wrong.
-- *Known*: numbered and there.  So many as the folder says are looked at by each probe, in turn.
+Each record holds the file's size, modification time and a checksum of its content.
 """
 
 from __future__ import annotations
@@ -69,7 +51,11 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PassedOver(TypedDict):
-    """A note in the place of a file: the file of this number is passed over; ``withdrawn``: and its rows are gone."""
+    """A note in the place of a file: the file of this number is passed over; ``withdrawn``: and its rows are gone.
+
+    An operator passes over a file that is gone or was changed for good.  The note takes a number and has no rows; from
+    then on the file is neither read nor looked at, and those rows of it that are durable stay.
+    """
 
     passed_over: int
     withdrawn: NotRequired[bool]
@@ -196,7 +182,13 @@ MORE_UNTAKEN: Final = Problem(
 
 
 class Completeness:
-    """Tells complete files from others.  ``waiting``: why files were not taken when it was last asked."""
+    """Tells complete files from others.  ``waiting``: why files were not taken when it was last asked.
+
+    A file is complete when, as far as can be seen from outside, no writer continues it: its name is none that tools
+    give to unfinished files; it has not been modified for the settle time (text that does not end in a newline, or is
+    empty: ten times that); Parquet has its magic at both ends.  Where files appear whole, as in an object store, only
+    the name is checked.  A name must be UTF-8.
+    """
 
     def __init__(self, clock: Clock, folder: Folder, options: FileOptions) -> None:
         self._clock = clock
@@ -292,7 +284,16 @@ DOUBTS_MAX: Final = 10_000
 
 
 class Watched:
-    """The files of one source, as last listed."""
+    """The files of one source, as last listed.
+
+    It says which files a probe looks at.  It is plain bookkeeping over names and numbers; the reader asks the folder
+    and the sequence.
+
+    - *Loose*: there and without a number.  All of them are looked at, until they are complete.
+    - *In doubt*: numbered, and a listing says that the file went, or is another file now; or another process numbered
+      it.  All of them are looked at, until one look finds nothing wrong.
+    - *Known*: numbered and there.  Each probe looks at as many as the folder says, in turn.
+    """
 
     def __init__(self, sequence: FileSequence) -> None:
         self._sequence = sequence

@@ -1,14 +1,12 @@
 """The generators' reader: events happen at a rate, and what an event does to each table is a function of its number.
 
 An offset is a number of events.  The time at which the source was first opened is noted in its record shard; from then
-on, each interval of the environment's clock brings as many events as the options say, also while nothing runs.  A
-generator (`Load`) says which rows an event brings, from its number and the options alone.  So a slice says all of what
-is to be read, reading repeats by construction, and upstream cannot break a promise.
+on, each interval of the environment's clock brings as many events as the options say, also while no process runs.  A
+generator (`Load`) says which rows an event brings, from its number and the options alone.  So a slice determines its
+rows, reading repeats by construction, and upstream cannot break a promise.
 
-Numbers that look random and are functions of a seed, a purpose and the number of an event.
-
-No state goes from one event to the next, so event 1 000 000 costs what event 1 does, and reading repeats by
-construction.  The function is splitmix64's finalizer, over whole arrays.
+Random-looking numbers are functions of a seed, a purpose and the number of an event: splitmix64's finalizer, over whole
+arrays.  No state goes from one event to the next, so event 1 000 000 costs what event 1 does.
 
 Source: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators" (2014), section 5.
 """

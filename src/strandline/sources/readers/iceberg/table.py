@@ -1,8 +1,8 @@
-"""One Iceberg table as it is stored: its snapshots, the files of each, and their rows.  Every call blocks.
+"""One Iceberg table as it is stored: its snapshots, files and rows; and the tables of a catalog.  Every call blocks.
+
+Discovery proposes the tables of a catalog, or of one namespace, with their columns.
 
 Source: the Iceberg table specification ("Snapshots", "Manifests", "Scan planning"); pyiceberg's documentation.
-
-What there is to read in an Iceberg catalog: its tables, or those of one namespace, with their columns.
 """
 
 from __future__ import annotations

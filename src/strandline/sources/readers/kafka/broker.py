@@ -1,18 +1,7 @@
-"""What the Kafka reader asks of a cluster: where a topic's partitions begin and end, messages by range, and a commit.
+"""A Kafka cluster as the reader asks it, and the durable beginnings of its topic.
 
-An implementation keeps what blocks off its caller's loop, and gives up after a bounded time.
-
-Lanes: blocking calls that must not keep their callers for ever.
-
-The durable beginnings of a topic: which topic a source reads, and at which offset each of its partitions begins.
-
-A topic has a name, and an id of its own for ever: one that is dropped and made anew is another topic, whose offsets
-mean other messages.  Retention removes the oldest messages of a partition; a source begins with what was there when it
-first saw the topic.  Both are written down before anything is bound, so that every incarnation reads the same
-messages.  A partition that comes later begins at 0, because nothing of it can have been missed.
-
-In the record shard the n-th thing written down has the time n, as in a sequence of files: two instances that see a new
-partition at once cannot both write it down.
+`Broker` returns where a topic's partitions begin and end, returns messages by range, and commits offsets.  An
+implementation makes its blocking calls off its caller's loop, in a `Lane`, and gives up after a bounded time.
 """
 
 from __future__ import annotations
@@ -160,6 +149,15 @@ class Beginnings:
     """What is written down of one source's topic, as last seen.  Opened by `open`.
 
     ``topic``: the topic's id; empty until it is first seen.
+
+    It says which topic a source reads, and at which offset each of its partitions begins.  A topic has a name, and an
+    id of its own for ever: a topic that is dropped and created again is another topic, whose offsets mean other
+    messages.  Retention removes the oldest messages of a partition; a source begins with the messages that were there
+    when it first saw the topic.  Both are written down before anything is bound, so that every incarnation reads the
+    same messages.  A partition that is added later begins at 0, because none of its messages can have been missed.
+
+    In the record shard the n-th entry has the time n, as in a sequence of files: two instances that see a new partition
+    at once cannot both write it down.
     """
 
     def __init__(self, shard: RecordShard, epoch: int) -> None:

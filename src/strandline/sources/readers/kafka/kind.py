@@ -1,9 +1,8 @@
-"""The entry of Kafka among the readers: how one is opened, and which schemas it can return.
+"""Kafka as a reader: how it is opened, which schemas it can return, and which topics a cluster has.
 
-What there is to read in a cluster: its topics, with columns from the registry or from a few of their messages.
-
-A topic whose value has a schema in the registry has the schema's columns; one whose newest messages are JSON objects
-has their fields; of any other one the text of a message is its column, or its bytes.
+Discovery proposes columns for each topic.  A topic whose value has a schema in the registry gets the schema's columns;
+one whose newest messages are JSON objects gets their fields; any other topic gets one column for the message's text, or
+its bytes.
 """
 
 from __future__ import annotations

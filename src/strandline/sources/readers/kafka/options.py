@@ -1,14 +1,12 @@
-"""The options of a Kafka source, and of the connections that it may take them from.
+"""The options of a Kafka source and its connection, and the settings that they become for the two Kafka clients.
 
-CREATE CONNECTION shop TO KAFKA (servers = 'kafka:9093', tls, sasl = 'scram-sha-512', user = 'strandline',
-    password = 'env:KAFKA_PASSWORD')
-CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2), at TIMESTAMP) FROM KAFKA (connection = shop,
-    topic = 'orders') KEY (id) KEY FORMAT TEXT FORMAT JSON INCLUDE TIMESTAMP AS at ENVELOPE UPSERT
+    CREATE CONNECTION shop TO KAFKA (servers = 'kafka:9093', tls, sasl = 'scram-sha-512', user = 'strandline',
+        password = 'env:KAFKA_PASSWORD')
+    CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2), at TIMESTAMP) FROM KAFKA (connection = shop,
+        topic = 'orders') KEY (id) KEY FORMAT TEXT FORMAT JSON INCLUDE TIMESTAMP AS at ENVELOPE UPSERT
 
-The settings of the two Kafka clients: librdkafka in this process, Kafka's own in Spark's connector.
-
-Both read only what is committed (``read_committed``): messages of transactions that were aborted are never seen, and
-what an open one wrote is not seen yet.
+The clients are librdkafka in this process, and Kafka's own in Spark's connector.  Both read only committed messages
+(``read_committed``): they never return messages of aborted transactions, nor those of transactions that are still open.
 
 Source: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md, https://kafka.apache.org/documentation
 (consumer configs; PEM stores: KIP-651).

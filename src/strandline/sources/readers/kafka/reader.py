@@ -1,34 +1,20 @@
 """The Kafka reader: one topic, whose partitions are the source's partitions and whose offsets are its offsets.
 
-*How far it could be read* is the last stable offset of each partition: what transactions have not committed is not
-there yet, what they aborted never is.  Partitions that come later are read from offset 0.
+*How far it could be read* is the last stable offset of each partition: uncommitted messages are not there yet, aborted
+ones never are.  Partitions that come later are read from offset 0.
 
 *The topic is always the same one.*  Its id and where each partition began are written down (`broker.py`) before
-anything is bound.  A topic that was made anew under the same name is a `SourceError`, as is a partition whose first
-offsets that are still there lie beyond what must be read, or that ends before what was reached: nothing is skipped.
+anything is bound.  A topic that was created again under the same name is a `SourceError`.  So is a partition whose
+first remaining offset lies beyond what must be read, or that ends before the offset that was reached: nothing is
+skipped.
 
-*Reading* is by offsets.  Few messages of few bytes are fetched by this process; others are read by Spark's own
-connector, if Spark has it.  Else this process decodes some at a time and puts their rows aside, so that no step holds
-more than `HELD_BYTES_MAX` of messages, and those that have just come.  What a compacted topic has lost before it was
-read is not seen: the newest message of each key is always there.
+*Reading* is by offsets.  This process fetches few messages of few bytes; Spark's own connector reads others, if Spark
+has it.  Else this process decodes some at a time and puts their rows aside, so that no step holds more than
+`HELD_BYTES_MAX` of messages, plus those that have just come.  A compacted topic may lose messages before they are read;
+the newest message of each key is always there.
 
-*New columns.*  If the source takes them, what a step is to read is looked at before anything of it is durable: each
-JSON value, or the schemas that Avro values name.  Else only some messages are, for a notice.
-
-*Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
-never read back: what is durable here says where reading goes on.
-
-Ids of schemas that messages name and the registry does not have: it may only be behind.
-
-A registry is replicated, and a producer may be quicker than the replica that is asked.  So an id is waited for, for a
-minute after it was first missed.  Only then is it taken for wrong, which makes its messages errors for ever.
-
-Garbage looks like ids, too, and there may be new ones all the time.  So a source waits only so long in one *go*: at one
-place of its topic, and without a pause in which it could not ask.
-
-Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html (wire format).
-
-Messages of a log as a table of raw messages (`algebra.messages.RAW`), each at the time of the range it lies in.
+*Committed offsets* are those of the consumer group, for tools that show its lag or delete messages before them.  They
+are never read back: the durable state here says where reading continues.
 """
 
 from __future__ import annotations
@@ -97,7 +83,18 @@ class _Go(NamedTuple):
 
 
 class AwaitedSchemas:
-    """The ids that one source has missed."""
+    """The ids that one source has missed.
+
+    They are the ids of schemas that messages name and the registry does not have: it may only be behind.  A registry is
+    replicated, and a producer may be quicker than the replica that is asked.  So an id is awaited for a minute after it
+    was first missed.  Only then is it taken for wrong, which makes its messages errors for ever.
+
+    Garbage looks like ids too, and new garbage may come all the time.  So a source waits only for a bounded time in one
+    *go*: at one place of its topic, and without a pause in which it could not ask.
+
+    Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html (wire
+    format).
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -260,7 +257,11 @@ class _Wanted(NamedTuple):
 
 
 class KafkaReader:
-    """Reads one topic.  See `SourceReader`."""
+    """Reads one topic.  See `SourceReader`.
+
+    If the source takes new columns, the messages of a step are looked at before any of them is durable: each JSON
+    value, or the schemas that Avro values name.  Otherwise only some messages are looked at, for a notice.
+    """
 
     bounded = True
 

@@ -1,15 +1,14 @@
-"""A client of schema registries that speak Confluent's API: the schema of an id, the ids of a subject.
+"""A client of schema registries that speak Confluent's API, and the message fields that a schema lacks.
 
-What an id means never changes, so it is asked for once.  A question that is not answered yet is not asked again: a
-registry that hangs has one thread of ours.  Schemas that refer to others are asked for with these put in
-(``format=resolved``).
+The client returns the schema of an id and the ids of a subject.  The meaning of an id never changes, so it is asked for
+once.  A question that is still unanswered is not asked again: a registry that hangs holds one thread of ours.  Schemas
+that refer to others are asked for with these put in (``format=resolved``).
+
+Fields that values have and a schema lacks are found in JSON by looking at the values, in Avro by the schemas.  In a
+change as Debezium writes it they are the fields of ``after``.  A field that is null, or not sent, is ignored: its
+column would be NULL, and its type is not known.
 
 Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
-
-The fields that the values of messages have and a schema lacks: in JSON by looking at them, in Avro by the schemas.
-
-Of a change as Debezium writes it they are those of ``after``.  A field that is null, or not sent, says nothing yet: its
-column would be NULL, and its type is not known.
 """
 
 from __future__ import annotations

@@ -1,36 +1,15 @@
-"""A real PostgreSQL server, by psycopg.
+"""A real PostgreSQL server, by psycopg: its connections, snapshots and changes, all within bounded time and memory.
 
 Every call runs in a thread, on one connection that one call has at a time; a snapshot has its own.  An exchange ends
-within a bounded time, or the connection is dropped and the call is `Unavailable`.  Copying and advancing the slot hold
-an advisory lock, so that two readers of one source wait for each other instead of failing.
+within a bounded time, or the connection is dropped and the call is `Unavailable`.  Rows that a server sends one by one
+come in portions bounded by bytes, because rows may be of any size.
 
-*Changes are read* from a temporary slot of the connection's own (`_own_slot`), which begins as a copy of the source's
-slot and is advanced before each peek.  So each change is read once, though the source's slot stays behind until all
-tables have it.
+Copying and advancing the slot hold an advisory lock, so two readers of one source wait for each other instead of
+failing.  Making a slot waits for all running transactions.  That may take hours, so it runs in a thread that nothing
+else needs, while calls that ask for the slot raise `Unavailable`.
 
-*The snapshot* is that of a temporary slot, made by CREATE_REPLICATION_SLOT … USE_SNAPSHOT in a transaction of its own.
-Its position is exact by the log: a transaction is seen if and only if its commit record is before it.  No snapshot of
-plain SQL is: a transaction's commit is in the log before others see it, and for a moment (with synchronous standbys
-for long) it is durable and not seen.  For the moment between a commit in the log and in the list of transactions, the
-snapshot waits (`UNSETTLED`); else it would miss a row for good.  The slot is dropped at once: the transaction keeps
-what it sees.
-
-Making a slot waits for all transactions that run.  That may take hours, so it goes on in a thread that nothing else
-needs, while calls that ask for it raise `Unavailable`.
-
-Source: PostgreSQL's manual, "Streaming Replication Protocol", "Logical Decoding Concepts" (exported snapshots).
-
-Connections to a real server that end within bounded time, and what the failures of their calls mean.
-
-Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Codes".
-
-Rows that a server sends one by one, in portions of few bytes.
-
-A portion is bounded by bytes, because rows may be of any size: 5 000 rows of a megabyte are no small number of rows.
-
-A snapshot of a real server: a transaction on a connection of its own, whose first statement has fixed what it sees.
-
-Source: PostgreSQL's manual, "Streaming Replication Protocol" (USE_SNAPSHOT).
+Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Codes", "Streaming Replication Protocol"
+(USE_SNAPSHOT), "Logical Decoding Concepts" (exported snapshots).
 """
 
 from __future__ import annotations
@@ -174,7 +153,15 @@ def portions(rows: Iterable[bytes], *, rows_max: int = ROWS_MAX, bytes_max: int 
 
 
 class PsycopgSnapshot:
-    """See `Snapshot`: a transaction on a connection of its own."""
+    """See `Snapshot`: a transaction on a connection of its own.
+
+    The transaction's first statement fixes what it sees: the snapshot of a temporary slot, made by
+    CREATE_REPLICATION_SLOT … USE_SNAPSHOT in this transaction.  Its position is exact by the log: a transaction is seen
+    if and only if its commit record is before it.  No snapshot of plain SQL has that property: a transaction's commit
+    is in the log before others see it, and for a moment (with synchronous standbys for long) it is durable and not
+    seen.  For the moment between a commit in the log and in the list of transactions, the snapshot waits (`UNSETTLED`);
+    otherwise it would miss a row for good.  The slot is dropped at once: the transaction keeps what it sees.
+    """
 
     def __init__(self, place: str, publication: str, connection: BoundedConnection, position: int) -> None:
         self._place = place
@@ -223,7 +210,12 @@ assert LOCK_SECONDS_MAX < SECONDS_MAX < READ_SECONDS_MAX < MAKE_SECONDS_MAX
 
 
 class PsycopgServer:
-    """See `Server`."""
+    """See `Server`.
+
+    Changes are read from a temporary slot of the connection's own (`_own_slot`), which begins as a copy of the source's
+    slot and is advanced before each peek.  So each change is read once, though the source's slot stays behind until all
+    tables have it.
+    """
 
     def __init__(self, options: PostgresConnection, publication: str, slot: str) -> None:
         self._options = options

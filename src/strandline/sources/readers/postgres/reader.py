@@ -1,23 +1,23 @@
-"""The PostgreSQL reader: one publication through one logical slot, and each of its tables as it was at first.
+"""The PostgreSQL reader: one publication through one logical slot, and the first contents of each of its tables.
 
 Offset ``n`` covers the transactions whose commit record begins before position ``n`` of the log, so a transaction is
 never torn.  The frontier is how far the log is durable; on an idle table it moves with everything else that the server
-does, and so does the slot.  While there is more than a tick should take, it is the end of the last transaction taken.
+does, and so does the slot.  While there is more than a tick should take, the frontier is the end of the last
+transaction taken.
 
-*The slot* is made when the source is first asked, and read by peeking, so a range can be read again until `commit`
-lets the server forget it.  A peek starts where the last one ended, and not where the slot is: a table that stopped
-holds the slot, and what the other tables have read since is not read again.  After a crash of the server the slot may
-have stepped back, which changes nothing.  A slot that is missing, invalidated, or has moved beyond what must be read is
-a `SourceError`: what it kept is gone, and nothing is passed over silently.
+*The slot* is made when the source is first asked, by a look at upstream that also notes what a restart must know.  It
+is read by peeking, so a range can be read again until `commit` lets the server forget it.  A peek starts where the last
+one ended, not at the slot: a table that stopped holds the slot, and changes that the other tables have read since are
+not read again.  After a crash of the server the slot may have stepped back, which changes nothing.  A slot that is
+missing, invalidated, or has moved beyond what must be read is a `SourceError`: its changes are lost, and nothing is
+passed over silently.
 
-*A table* begins with a snapshot whose position is exact by the log.  The slot is there before the snapshot is opened,
-and no transaction from its position on is forgotten until the table's first step is durable, so between the snapshot
-and the changes there is neither a gap nor an overlap.  Tables that ask at the same time share one.
+*A table* begins with a snapshot whose position is exact by the log.  The slot exists before the snapshot is opened, and
+no transaction from its position on is forgotten until the table's first step is durable: so between the snapshot and
+the changes there is neither a gap nor an overlap.  Tables that ask at the same time share one snapshot.
 
 *A column* that upstream gets shows in the catalog by the look that follows the peek of its first change.  So the read
-of these changes adds it, or notes first that it passes over them (`added`).
-
-A look at upstream: note what a restart must know of it, and make the slot if it was never made.
+of these changes adds the column, or first notes that it passes over it (`added`).
 """
 
 from __future__ import annotations

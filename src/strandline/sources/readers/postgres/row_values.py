@@ -1,27 +1,17 @@
-"""Changes of one table as an Arrow table of typed columns: good rows, and errors that say where and why.
+"""Rows of one PostgreSQL table as typed Arrow columns, from changes and from a snapshot: good rows, and errors.
 
-A row of which one value has none of its column's type is an error as a whole: a JSON object with ``place`` (table and
-position in the log), ``reason`` and ``raw`` (the texts of the declared columns).  An error that takes back a row which
-was one says so, by the same reason and raw text, so that both leave (`algebra.messages`).
+A row in which one value is not of its column's type is an error as a whole: a JSON object with ``place`` (table and
+position in the log), ``reason`` and ``raw`` (the texts of the declared columns).  An error that takes back an erroneous
+row has the same reason and raw text, so that both leave (`algebra.messages`).
 
-The values of a column: PostgreSQL's text forms, as values of a collection's type.
+A whole column is cast at once, and value by value only where that fails.  A text that is no value of the type becomes
+NULL and a reason, by which its row becomes an error: nothing is rounded, cut off or guessed.  A session's settings
+(`postgres_forms`) fix the text forms, so that all readers see the same.
 
-A whole column is cast at once, and one by one only where that fails.  A text that is no value of the type leaves a NULL
-and a reason, by which its row becomes an error: nothing is rounded, cut off or guessed.
+The rows of a snapshot come as the server's CSV, some thousand at a time.  A good chunk is cast by columns; one with a
+wrong value goes row by row, as changes do, so that a row is the same good row or the same error whichever way it came.
 
-A string takes every type of PostgreSQL, as its text.  A decimal takes what it holds exactly; NaN and infinity are no
-decimals.  A ``timestamp`` is read from a text with a zone, and one without is taken as UTC; a ``timestamp_ntz`` is
-what the clock shows in UTC.  Dates and times beyond the years 1 to 9999, and infinite ones, have no value.  Arrays have
-one dimension.  A session's settings (`postgres_forms`) fix the text forms, so that all readers see the same.
-
-Source: PostgreSQL's manual, "Data Types" (output forms).
-
-The rows of a table as a snapshot has them: the server's CSV as typed columns, some thousand rows at a time.
-
-A good chunk is cast by columns; one with a value that has none of its column's type goes row by row, as changes do, so
-that the same row is the same good row or the same error whichever way it came.
-
-Source: PostgreSQL's manual, "COPY" (CSV: an unquoted empty field is NULL).
+Source: PostgreSQL's manual, "Data Types" (output forms), "COPY" (CSV: an unquoted empty field is NULL).
 """
 
 from __future__ import annotations
@@ -95,6 +85,11 @@ def typed(
 
     >>> typed([b"7", None, b"x"], Atom("int"))[1]
     {2: 'it is no int'}
+
+    A string takes every type of PostgreSQL, as its text.  A decimal takes what it holds exactly; NaN and infinity are
+    no decimals.  A ``timestamp`` is read from a text with a zone, and one without is taken as UTC; a ``timestamp_ntz``
+    is what the clock shows in UTC.  Dates and times beyond the years 1 to 9999, and infinite ones, have no value.
+    Arrays have one dimension.
     """
     target = arrow(kind)
     try:

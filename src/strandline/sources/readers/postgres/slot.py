@@ -1,11 +1,10 @@
-"""What is wrong with a server, a publication or a slot, and what to do about it.
+"""Faults of a server, a publication, a slot, or a table's columns, and what the operator can do about each.
 
-Each is definite: it stays wrong until the operator acts.
+Each fault is definite: it stays until the operator acts.
 
-Statements upstream by which rows change or go, of which no change is sent: how the catalog shows them.
-
-A change names its columns by name and type alone, so a column that has the name of another, or the same type and other
-values, reads as before.  The rows that are not changed afterwards would stay wrong.
+Some statements upstream change or delete rows without sending a change; the catalog shows them.  A change names its
+columns by name and type alone, so a column that takes the name of another, or gets other values under the same type,
+reads as before.  The rows that are not changed afterwards would stay wrong.
 """
 
 from __future__ import annotations

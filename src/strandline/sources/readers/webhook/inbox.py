@@ -4,28 +4,15 @@ A sender cannot be asked again.  So a request is first made durable in the sourc
 acknowledged; from there it is read by range like any other upstream, and once the collection holds it, `forget`
 withdraws it from the shard.  A message's offset is its number, from 0, in the order of the shard.
 
-The shard holds three kinds of records; each is there until it is withdrawn:
-an `Arrival` is a request with its messages, until it is durable in the collection; `Seen` the key of a request that was
-forgotten, until the key is too; `Next` the offset of the next message, once requests were forgotten: offsets never go
-back (`py`).
-
-One append makes a batch of requests durable.  Each append takes one time of the shard, so of two processes one appends
-at a time, and one of an older epoch never.
+The shard holds three kinds of records; each is there until it is withdrawn.  An `Arrival` is a request with its
+messages, until it is durable in the collection.  A `Seen` is the key of a forgotten request, until the key is forgotten
+too.  A `Next` is the offset of the next message, once requests were forgotten: offsets never go back.
 
 *Keys.*  Requests with one key are one message set: the second is answered as the first was, also after a crash, also
 when both are in one batch.  A key that comes again with other content is refused.  The newest `KEYS_MAX` keys are
-remembered, for so long after they came as the source says.
+remembered, for as long after they came as the source says.
 
-No call here spawns anything or looks at a socket, so that a simulation can run it.
-
-What the record shard of a webhook holds: requests that wait, keys that are remembered, and how far it is.
-
-See `strandline.sources.readers.webhook.inbox`.
-
-Requests that arrive while an append is under way are made durable together, in the next one.
-
-So a store that takes 50 ms for an append limits how long a sender waits, and not how many are served.  The first that
-comes appends for all that wait; no task is spawned.
+No call of `Inbox` spawns a task or looks at a socket, so that a simulation can run it.
 """
 
 from __future__ import annotations
@@ -403,7 +390,13 @@ class _Ticket:
 
 
 class Batches:
-    """The way of all connections to one inbox."""
+    """The way of all connections to one inbox.
+
+    One append makes a batch of requests durable.  Each append takes one time of the shard, so of two processes one
+    appends at a time, and one of an older epoch never does.  Requests that arrive while an append is under way are made
+    durable together, in the next one.  So a store that takes 50 ms for an append limits how long a sender waits, and
+    not how many are served.  The first that comes appends for all that wait; no task is spawned.
+    """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

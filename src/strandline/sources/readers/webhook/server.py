@@ -1,4 +1,4 @@
-"""The socket side of a webhook: connections, who may send, and what is answered.
+"""The socket side of a webhook: HTTP/1.1, which senders are let in, and what is answered.
 
 | answer | when |
 | --- | --- |
@@ -11,23 +11,9 @@
 | 429, `Retry-After` | what waits to be ingested exceeds the limit: nothing was kept |
 | 503, `Retry-After` | the store does not answer, or another environment has taken over: send it again |
 
-What a body means is not asked: a message that cannot be decoded is acknowledged, and becomes a row of the error half,
-where an operator sees it.  A sender that got 400 would drop it in silence.
-
-HTTP/1.1 as a server reads it: one request from a stream, strictly, within limits of size.
-
-What a message means must not be a matter of opinion between this server and a proxy before it.  So a request is refused
-that gives its length twice or in two ways, folds or repeats what may stand once, or ends lines by anything but CRLF.
-Nothing here holds more of a request than its limit, or waits: the caller has the clock.
-
-Source: RFC 9112 (HTTP/1.1: message syntax, section 6.3 on length, 11.2 on smuggling), RFC 9110.
-
-A request's body, cut into messages: as bytes, none of which is changed.
-
-Before a body that is cut a byte order mark is none of a message's bytes.
-
-Whether a message can be decoded is not asked here.  What cannot be cut as the source says is one message as a whole,
-and then one error, with its bytes, in the source's error half.
+A body is cut into messages, none of whose bytes is changed; whether a message can be decoded is not asked.  A message
+that cannot be decoded is acknowledged, and becomes a row of the error half, where an operator sees it.  A sender that
+got 400 would drop it in silence.
 """
 
 from __future__ import annotations
@@ -125,6 +111,12 @@ async def read_head(stream: asyncio.StreamReader) -> Head | None:
     """Return the next request's head; None if the other side has ended the connection between requests.
 
     Raises `Refused` for what is no request, or too much of one, and ``asyncio.IncompleteReadError`` if it breaks off.
+
+    This server and a proxy before it must understand a message alike.  So a request is refused that gives its length
+    twice or in two ways, folds or repeats a header that may be there once, or ends lines by anything but CRLF.  Reading
+    holds no more of a request than its limit, and sets no time limit: the caller has the clock.
+
+    Source: RFC 9112 (HTTP/1.1: message syntax, section 6.3 on length, 11.2 on smuggling), RFC 9110.
     """
     first = await _line(stream, or_end=True)
     if first is None:
@@ -237,6 +229,9 @@ def messages(body: bytes, how: Body, content_type: str) -> tuple[bytes, ...]:
     ((b'{"a":1}', b'{"a":2}'), (b'[1',))
     >>> messages(b"\xef\xbb\xbf1,a\n2,b", Body.LINES, ""), messages(b"\xef\xbb\xbf[1,2]", Body.JSON, "")
     ((b'1,a', b'2,b'), (b'1', b'2'))
+
+    A byte order mark before a body that is cut belongs to no message.  A body that cannot be cut as the source says is
+    one message as a whole, and then one error, with its bytes, in the source's error half.
     """
     cut = how if how is not Body.AUTO else of_type(content_type)
     if cut is not Body.WHOLE:
