@@ -1,21 +1,14 @@
-"""With how much care a stage is computed, and what it falls back to when an expression fails.
+"""How a stage handles expressions that fail: plainly, row by row, or as one error.
 
-*Plain*: as it is.  *By rows*: the stage's plan made careful (`algebra.careful`), so that rows that fail become rows of
-the error half.  *As a whole*: no single row can be blamed (a recomputed query fails, or an aggregate), so the ok half
-is empty and the error half holds one error, which names the collection and the query.
+*Plainly*: the plan unchanged.  *By rows*: the stage's plan made careful (`algebra.careful`), so that rows that fail
+become rows of the error half.  *As a whole*: no single row can be blamed (a recomputed query fails, or an aggregate),
+so the ok half is empty and the error half holds one error, which names the collection and the query.
 
-What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
-again.  Plain and careful plans agree: where a plain plan evaluates, a careful one finds the same rows and no error.  So
-a step may take more care than the one before it, and go by its inputs' changes all the same.
+A stage's care at a time is a function of its own errors in its shard at that time, so a restart finds it again.  Plain
+and careful plans agree: where a plain plan evaluates, a careful one finds the same rows and no error.  So a step may
+take more care than the one before it, and still be computed from its inputs' changes.
 
-Stages computed from their inputs' contents alone: what a view and its errors must be at one time.
-
-Plainly first; where an expression fails, row by row; where no single row can be blamed, as one error.  So it is what
-the steps of a stage come to, whichever way they took (`care`).
-
-The plans of a stage's steps: what each window asks for, with the rows that it has to see.
-
-A stage's windows are alike from tick to tick, and so are their plans: the last one is kept.
+`afresh` computes a stage from its inputs' contents alone, and defines what its steps must add up to.
 """
 
 from __future__ import annotations
@@ -137,6 +130,9 @@ async def afresh(engine: Engine, stages: Sequence[Stage], inputs: Mapping[str, H
     """Return the halves of the last of ``stages`` over those of the first ones' inputs, as insertions at ``time``.
 
     The rows of the inputs are net of what was withdrawn, so that no expression is evaluated on it.
+
+    They are what a view and its errors must be at that time, whichever way the steps took: computed plainly first; if
+    an expression fails, by rows; if no single row can be blamed, as one error.
     """
     known = dict(inputs)
     for stage in stages:
@@ -195,7 +191,11 @@ class Planned:
 
 
 class StepPlans:
-    """The plans of the steps of one stage."""
+    """The plans of the steps of one stage.
+
+    A plan says what each window asks for, with the rows that it has to see.  A stage's windows are alike from tick to
+    tick, and so are their plans: the last one is kept.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

@@ -1,34 +1,13 @@
-"""Which rows of its inputs a step has to see: the look-ups that a step plan comes to.
+"""Look-ups of a step: which rows and columns of its inputs its plan has to see.
 
-A term of a join starts from few rows, its Δ.  Of the next input only those rows matter that have a key of these, of the
-one after it only those that have a key of what was found, and so on.  The groups that a window touches are known by the
-same keys: of what is stored for groups, and of what is aggregated again, only their rows matter.  So `planned` returns
-the plan with a leaf of its own for each such side, and says what it holds: the rows of the side whose columns have the
-values that the columns of other leaves have, which come first.
+A term of a join starts from few rows, its Δ.  Of the next input only the rows matter that have a key of these, of the
+one after it only those that have a key of what was found, and so on.  The groups that a window touches are found by
+the same keys: only their rows matter of what is stored for groups, and of what is aggregated again.  So `planned`
+returns the plan with a leaf of its own for each such side, and a `Lookup` for it: the rows of the side whose columns
+have the values of columns of other leaves, which come first.
 
-Where only the first rows of a key matter, in an order, it is said of the look-up too, if nothing on the way to the leaf
-takes rows out: a filter might take just these.
-
-Everything else in the plan stays: it joins and groups what it gets, and any further rows would change nothing.  So a
-side that cannot be looked up is read whole, without a difference in the answer.
-
-Of what is not wanted at all if other rows are not there (`Restrict` without columns), nothing is read then.
-
-A join that compares a column with a value that another side has in one row, as a scalar subquery gives, and does not
-hand that value on, changes only for rows between the old value and the new one: these are looked up, a *span*.
-
-A key counts only if it is a column, on both sides, all the way down to the leaves.  What the plan's predicates say of
-single columns of a leaf is said of its look-up, and of the keys that are taken from it: rows that would not get through
-are neither handed to the plan nor looked up by.
-
-Column pruning: a plan whose leaves give only the columns that something above them reads.
-
-What a leaf gives is looked up, handed over and laid out row by row, so a table of many columns costs what its narrow
-part does.  Rows that differ in other columns alone become equal rows; every node counts these one by one, so nothing
-above sees a difference.
-
-A query that Spark alone can answer may read every column of its inputs, and an error shows all of its row: there
-everything stays.
+Everything else in the plan is unchanged: it joins and groups what it gets, and further rows would change nothing.  So
+a side that cannot be looked up is read whole, with the same answer.
 """
 
 from __future__ import annotations
@@ -66,6 +45,12 @@ _Names: TypeAlias = frozenset[str]
 
 def pruned(node: Node) -> Node:
     """Return ``node`` over leaves with fewer columns; what it gives stays the same.
+
+    Its leaves give only the columns that something above them reads.  Each row of a leaf is looked up, handed over and
+    laid out, so a table of many columns costs what its narrow part does.  Rows that differ in other columns alone
+    become equal rows; every node counts these one by one, so nothing above sees a difference.  A query that Spark
+    alone can answer may read every column of its inputs, and an error shows all of its row: below these all columns
+    stay.
 
     >>> from strandline.algebra.nodes import children
     >>> from strandline.algebra.scalar import scalar
@@ -196,7 +181,15 @@ def described(collection: str, columns: Sequence[str], *, span: bool = False) ->
 
 
 def planned(plan: Node) -> tuple[Node, tuple[Lookup, ...]]:
-    """Return ``plan``, pruned, over the frames that look-ups give; these come in an order in which they can be made."""
+    """Return ``plan``, pruned, over the frames that look-ups give; these come in an order in which they can be made.
+
+    - A key counts only if it is a column, on both sides, all the way down to the leaves.
+    - If only the first rows of a key matter, in an order, the look-up asks for just those, unless a node between it
+      and the leaf drops rows: a filter might drop just these.
+    - If a `Restrict` without columns finds no row, its input is not read.
+    - Conditions of the plan on single columns of a leaf apply to its look-up, and to the keys that are taken from it:
+      rows that they exclude are neither handed to the plan nor looked up by.
+    """
     sides: dict[str, str] = {}  # the frame of each side that could be looked up, by the name of its own
     numbers = itertools.count()
 
@@ -317,7 +310,11 @@ def _of_join(node: Join, where: tuple[Condition, ...]) -> Iterator[_Way]:
 
 
 def _spans(node: Join, wanted: frozenset[str], where: tuple[Condition, ...]) -> Iterator[_Way]:
-    """Yield the ways by a value that a row of the join is compared with, and that is not ``wanted`` above."""
+    """Yield the ways by a value that a row of the join is compared with, and that is not ``wanted`` above.
+
+    A scalar subquery gives such a value, of the one row of another side.  The join then changes only for rows between
+    the old value and the new one, a *span*: these are looked up.
+    """
     sides = [_Side(each, (), own) for each, own in _below(node, where)]
     for condition in node.on:
         tree = condition.tree.unnest()

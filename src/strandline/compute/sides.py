@@ -1,13 +1,10 @@
 """The sides of a step's inputs, read for its plan: updates of the window, old contents, new contents.
 
-A side is read once.  What the plan's look-ups name is looked up, and only where that is no better, read whole.
+A side is read once.  The rows that the plan's look-ups name are looked up; if that costs no less, the side is read
+whole.
 
-The cost of a stage's step: by its inputs' changes, or anew from all that its inputs hold.
-
-Which of the two is cheaper depends on the query, the rows and the machine, so it is measured.  Both are exact at every
-time, so a wrong guess costs time and no answer.
-
-A measurement ages whenever the other way is taken, so that a way that was dear once is tried again in time.
+`Costs` decides between the two ways to compute a step: incrementally from its inputs' changes, or anew from their full
+contents.
 """
 
 from __future__ import annotations
@@ -176,7 +173,12 @@ class Measured:
 
 @dataclass(slots=True)
 class Costs:
-    """What the two ways cost of one stage, as measured in this process."""
+    """What the two ways cost of one stage, as measured in this process.
+
+    Which of the two is cheaper depends on the query, the rows and the machine, so it is measured.  Both are exact at
+    every time, so a wrong guess costs time and no answer.  A measurement ages whenever the other way is taken, so that
+    a way that was expensive once is tried again in time.
+    """
 
     changes: Measured = field(default_factory=Measured)
     anew: Measured = field(default_factory=Measured)

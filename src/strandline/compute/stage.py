@@ -1,24 +1,16 @@
-"""Stages: a view's plan cut where state is kept.
+"""Stages: a view's plan cut where state is kept, and the rehearsal of their steps.
 
 Each stage ends in at most one stateful node, and its output is a stored collection: of the last stage the view itself,
 of the others internal ones.  The node's rule (`rules.registry`) says what is stored, and how its readers make the
-node's rows of it; a `LINEAR` stage keeps no state beyond its output.  What is joined for a node that reads all of it at
-each change is a stage too, so that only changes are joined; and so are the parts of a plan that it reads so often that
-its steps would become large (`plan.asked`).  Stages come in an order in which each reads only imports and
-earlier ones.
+node's rows of it; a `LINEAR` stage keeps no state beyond its output.  Stages come in an order in which each reads only
+imports and earlier ones.  Two more kinds of parts are stages of their own:
+
+- Inputs joined for a node that reads all of them at each change, so that only changes are joined.
+- Parts that a plan reads so often that its steps would become large (`plan.asked`).
 
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
 same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
 name still means the same collection.
-
-A rehearsal: what the steps of a view would run is put before Spark when the view is defined, and not run.
-
-A step's text is made from the plan, not by the author.  If Spark refuses it, the author learns of it at CREATE, and no
-tick ever fails on it.
-
-In the steps of a large view the text of a layer is there several times, in each step anew.  So its joins, projections,
-filters and unions are put before Spark an expression at a time (`plan.asked`), and only the rest of a step as a
-text, over relations in place of them.
 """
 
 from __future__ import annotations
@@ -255,6 +247,13 @@ def rehearse(stages: Sequence[Stage], collections: Mapping[str, Schema], analyst
 
     Of a stage that is recomputed it is the step at one time: each step of it runs the same query, which may be the
     whole view.  So it is of a linear one: its first step is one term of that step.
+
+    Spark analyses the steps when the view is defined, and runs none.  A step's text is made from the plan, not by the
+    author.  If Spark refuses it, the author learns of it at CREATE, and no tick ever fails on it.
+
+    In the steps of a large view the text of a layer is there several times, in each step anew.  So its joins,
+    projections, filters and unions are put before Spark an expression at a time (`plan.asked`), and only the rest of a
+    step as a text, over relations in place of them.
 
     Raises `DefinitionError` if one of them could not run: a mistake of ours, but the author's view to write otherwise.
     """

@@ -5,16 +5,9 @@ calls in them, gives each a column, and returns what is left.  Equal calls are o
 over several arguments become an argument that is NULL where a row does not count, which every planned aggregate
 ignores.
 
-Grouping sets are a union of Reduces: in each the keys of its set are columns, and the others NULL.  Aggregates see the
-rows as they are, and `grouping` is a literal of each.
-
-Queries that are recomputed, made definite: floats fold sorted values, 64-bit integers add exactly.
-
-A `Reduce` needs none of this, its rules see to it.  Here are the aggregates that stay Spark's, inside an `Opaque`.
-
-GROUPING SETS, ROLLUP and CUBE: the sets of keys that one GROUP BY groups by, each for itself.
-
-Several of them, and plain keys beside them, are combined: each set of one with each set of the next.
+GROUPING SETS, ROLLUP and CUBE (`grouping_sets`) are a union of Reduces: in each the keys of its set are columns, and
+the others NULL.  Aggregates see the rows unchanged, and `grouping` is a literal of each.  Aggregates that Spark
+computes itself, inside an `Opaque`, are made definite by `definite_folds`.
 """
 
 from __future__ import annotations
@@ -228,7 +221,11 @@ _WIDE: Final = "bigint"
 
 
 def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
-    """Return ``expression`` (over ``node``'s columns) with aggregates that no order of rows changes."""
+    """Return ``expression`` (over ``node``'s columns) with aggregates that no order of rows changes.
+
+    It is for queries that are recomputed: floats fold sorted values, 64-bit integers add exactly.  A `Reduce` needs
+    none of this, because its rules do the same.
+    """
 
     def definite(found: exp.Expr) -> exp.Expr:
         fold, over = (found.this, found) if isinstance(found, exp.Window) else (found, None)
@@ -311,6 +308,9 @@ def grouping_sets(group: exp.Group) -> tuple[list[exp.Expr], list[list[exp.Expr]
     """Return all keys of ``group`` as they are written, and those of each set; None if it has but one set of keys.
 
     To Spark, one set that is empty is no set at all, so that its total is there even of no rows.
+
+    Each set is grouped by itself.  If there are several of these clauses, or plain keys beside them, each set of one
+    is combined with each set of the next.
 
     >>> from strandline.compute.plan.sql import parse
     >>> keys, sets = grouping_sets(parse("SELECT 1 FROM t GROUP BY a, ROLLUP (b, (c, d))").args["group"])

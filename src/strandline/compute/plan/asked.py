@@ -1,27 +1,14 @@
-"""Asking Spark: where that is done, and how little of a plan at a time.
+"""Asking Spark about a plan: where its questions run, how few they are, and how large a plan may become.
 
-The columns of a plan, an expression at a time: Spark is not asked for the layers between them.
+A plan asks Spark dozens of questions, and each may take seconds.  So they run in another thread than the loop that
+ticks, answers and statements share (`answered`).
 
-Spark's analysis of a text takes the longer the more columns pass through it, copies what the text names several times,
-and begins anew with each question.  But the types of a node follow from those of the nodes that it reads, and what only
-passes on needs no question.  Expressions are asked for together, many in one question, over a relation without rows
-that has the columns they read and no others (`_Question`).  What is more than expressions (a group, a query of Spark's
-own) is one question, over relations without rows in place of what it reads.
+Spark's analysis of a text takes longer the more columns pass through it, copies what the text names several times, and
+starts again with each question.  But the types of a node follow from those of its inputs, and a column that is only
+passed on needs no question.  So `Pieces` finds the columns of a plan an expression at a time, and Spark never sees the
+layers between them.
 
-How large the steps of a view become, and which parts of it are stored by themselves so that they stay small.
-
-The size of a step is how many nodes it has once each is written out wherever it is read.  A step of a join has a term
-for each input, and an outer join reads its left side twice; Spark copies what a query names several times.  So where
-outer joins and scalar subqueries stand in layers, a step doubles with each of them, and Spark plans it for minutes.
-A node with several readers is then stored: to each of them it is one leaf.  Where even that leaves a step too
-large, the view is recomputed.
-
-Where Spark is asked: beside the loop that ticks, answers and statements share, and not on it.
-
-A plan asks Spark dozens of questions, and each may take seconds.  So what plans is called twice: first aside, where it
-asks and its answers are remembered, then by its caller, from remembered answers alone.  Only the second result counts.
-It was made without a pause, of the catalog as it was then; if that had changed meanwhile so that something new is to be
-asked, both are done again.
+`shared_parts` keeps the steps of a view small: it finds the parts that are stored by themselves.
 """
 
 from __future__ import annotations
@@ -84,6 +71,12 @@ def shared_parts(plan: Node, storable: Callable[[Node], bool]) -> tuple[Node, ..
 
     Each joins something, is read several times, and is ``storable``; and none other would make the largest step
     smaller, or else the sum of all steps.
+
+    The size of a step is its number of nodes once each is written out wherever it is read.  A step of a join has a
+    term for each input, and an outer join reads its left side twice; Spark copies what a query names several times.
+    So if outer joins and scalar subqueries are stacked in layers, a step doubles with each of them, and Spark plans it
+    for minutes.  A node with several readers is then stored: to each of them it is one leaf.  If even that leaves a
+    step too large, the view is recomputed.
     """
     parts: list[Node] = []
     left = list(_shared(plan))
@@ -209,6 +202,10 @@ async def answered(call: Callable[[], T], aside: Aside | None) -> T:
     """Return what ``call`` returns, or raise what it raises; it awaits nothing, and may be called several times.
 
     ``aside``: where Spark may be asked; None: here.  Where this is cancelled, Spark is asked no further question.
+
+    ``call`` is made twice: first aside, where it asks Spark and its answers are remembered, then by its caller, from
+    remembered answers alone.  Only the second result counts.  It was made without a pause, of the catalog at that
+    time; if the catalog changed meanwhile so that there is a new question, both are done again.
     """
     if aside is None:
         return call()
@@ -330,7 +327,12 @@ class _Question:
 
 
 class Pieces:
-    """The columns of nodes over ``relations``, which are the frames that they read; each found once."""
+    """The columns of nodes over ``relations``, which are the frames that they read; each found once.
+
+    Expressions are asked for together, many in one question, over a relation without rows that has the columns they
+    read and no others (`_Question`).  What is more than expressions (a group, a query of Spark's own) is one question,
+    over relations without rows in place of its inputs.
+    """
 
     def __init__(self, analyst: Types, relations: Mapping[str, Schema]) -> None:
         self._analyst = analyst

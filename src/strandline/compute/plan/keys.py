@@ -1,21 +1,15 @@
-"""Keys of queries: the columns by which a query falls into parts.
-
-`key_of`: by which columns a query that no other rule maintains can be run again in parts.
-
-It is worked out once, when a view is planned, where the types of columns are known too.
-
-What the names in a query mean: the columns of its relations, and which of these are in a strand (`strands`).
-
-Into which parts a query falls that has no rule of its own: the columns by which each part can be run again alone.
+"""Keys of queries: the columns by which a query without its own rule is partitioned, so that each part can be rerun.
 
 A *strand* is one column of every relation that a query reads, such that rows with unequal values there never meet: no
 window, group, join, subquery or set operation brings them together.  So the query's rows with a value come from the
-relations' rows with that value, and from no others.  Strands come about in the columns of a relation, which are one
-each.  A join leaves those that its equal keys tie together, and so does a subquery by its correlation; a window those
-of its PARTITION BY, a group those that it groups by, a set operation those in the same position.  NULL is a value like
-any other: where it equals nothing, what it may meet is more than what it meets.
+relations' rows with that value, and from no others.
 
-What is not understood has no strands: then there is no key, and the query is recomputed as a whole.
+Each column of a relation begins as a strand of its own.  A join leaves those that its equal keys tie together, a
+subquery those that its correlation ties together, a window those of its PARTITION BY, a group those that it groups by,
+and a set operation those in the same position.  Treating NULLs as equal may rerun more rows than needed, never fewer.
+
+A clause that is not understood has no strands: then there is no key, and the query is recomputed as a whole.  Keys are
+found once, when a view is planned, because the types of columns are known then.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Outer, semi and anti joins as sums of inner joins: which rows find a match is a relation of its own.
 
-Of ``left`` and ``right`` under some conditions, `matching` makes a relation of which each row of ``left`` meets one row
-if it finds a match in ``right``, and none otherwise.  With equal keys alone these are the distinct keys of ``right``;
-with further conditions they are the distinct values, in pairs that fulfil them, of the columns of ``left`` that the
-conditions read: two rows of ``left`` with the same values there find the same matches.  Then, as multisets::
+Of ``left`` and ``right`` under some conditions, `matching` makes a relation of which each row of ``left`` meets one
+row if it finds a match in ``right``, and none otherwise.  With equal keys alone these are the distinct keys of
+``right``.  With further conditions they are the distinct values, in pairs that fulfil them, of the columns of ``left``
+that the conditions read: two rows of ``left`` with the same values there find the same matches.  Then, as multisets::
 
     semi  = left ⋈ matches
     anti  = left - left ⋈ matches
     outer = padded left + left ⋈ (right - padded matches)
 
-So what appears, or disappears, as the first or last match brings or takes the rows of ``left`` that it concerns, at its
-own time, by the rules of joins and of distinct rows.  There is no rule for any of these joins.
-
-Keys: columns that identify the rows of a plan, where its shape shows them.
-
-An endpoint needs one to update a row in place.  A key found here holds at every time; none found says nothing.
+When a row gains its first match or loses its last, the rules of joins and of distinct rows add or remove its output at
+that time.  These joins have no rule of their own.
 """
 
 from __future__ import annotations
@@ -47,6 +43,9 @@ def key(plan: Node) -> tuple[str, ...] | None:
     """Return columns of ``plan`` such that no two of its rows agree on all of them; None if none are known.
 
     The empty tuple is a key too: there is at most one row.
+
+    An endpoint needs such a key to update a row in place.  A key found here follows from the shape of the plan and
+    holds at every time; if none is found, there may still be one.
 
     >>> from strandline.algebra.nodes import Get
     >>> from strandline.algebra.scalar import scalar

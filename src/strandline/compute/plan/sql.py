@@ -1,22 +1,13 @@
-"""The author's SQL: its dialect, its trees, and what its functions are.
+"""The author's SQL: its dialect, its trees, and what the planner must know of Spark's functions.
 
-Reading SQL in the dialect that writes what it read (`algebra.scalar.Faithful`), with places in the text.
-
-Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no
-column of that name is ever meant.
-
-Trap: the value of `struct(o.k)` holds a name that Spark takes from the text, ``k``.  In a plan the column may have
-another name, so `parse` writes the name of each field: `struct(o.k AS k)`.
-
-What we must know of Spark's functions: which aggregate, which are indefinite, which lean on the order of rows.
+`parse` reads SQL in the dialect that writes what it read (`algebra.scalar.Faithful`), with places in the text.  Terms,
+aggregates and names are found in the tree alone; no catalog and no scope is asked.
 
 Law D: the value of a view at t is a function of its inputs at t, bit for bit.  A function that reads a clock, chance
 or the layout of the data has no such value; neither has an aggregate whose result depends on the order that rows come
 in, unless that order is given.  Spark calls several of them deterministic, so the lists are ours: `INDEFINITE` is
-refused, with the reason and what to use instead; `definite.DEFINITE` is accepted; a function on neither list
-is refused, because nothing is known of it.
-
-What the tree of a text shows by itself: terms, aggregates, names; no catalog and no scope is asked.
+refused, with the reason and what to use instead; `definite.DEFINITE` is accepted; a function on neither list is
+refused, because nothing is known of it.
 """
 
 from __future__ import annotations
@@ -74,6 +65,12 @@ def _remembered(read: Callable[[str], T]) -> Callable[[str], T]:
 
 def parse(sql: str) -> exp.Expr | None:
     """Return the one statement that ``sql`` is, or None if sqlglot cannot read it (which says nothing about Spark).
+
+    Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  It becomes a keyword here, so that no
+    column of that name is ever meant.
+
+    Trap: the value of `struct(o.k)` holds a name that Spark takes from the text, ``k``.  In a plan the column may have
+    another name, so the name of each field is written here: `struct(o.k AS k)`.
 
     Raises `DefinitionError` if it is several statements.
 

@@ -2,16 +2,10 @@
 
 EXISTS and IN as terms of WHERE are semi joins, NOT EXISTS and NOT IN anti joins; EXISTS inside an expression is a
 column that says whether there is a match.  A scalar subquery is a column too: of the one row that it has, or of the
-group that has the row's keys, if it is an aggregate of rows whose keys equal the row's.  A row without such a group has
-the aggregates of nothing: NULL, and 0 for a count.
+group that has the row's keys, if it is an aggregate of rows whose keys equal the row's.  A row without such a group
+has the aggregates of nothing: NULL, and 0 for a count.
 
-NOT IN is true for a value unless it is among those of the subquery, or one of these is NULL, or the value is NULL and
-the subquery has a row.
-
-Bounds: the value of a scalar subquery that a column is only compared with.
-
-Such a value is kept in a collection of its own, so that its old value and its new one are known before rows are looked
-up (`compute.lookups`).
+`x NOT IN (S)` is true if S is empty, or if x and S hold no NULL and x is not in S.
 """
 
 from __future__ import annotations
@@ -37,6 +31,10 @@ from strandline.compute.plan.sql import has_aggregate, replaced
 
 def bound_of(tree: exp.Expr, name: str) -> exp.Expr | None:
     """Return the value of the column ``name`` that ``tree`` compares a column with; None if that is not all it does.
+
+    If a column is only compared with the value of a scalar subquery, the value is its *bound*.  It is kept in a
+    collection of its own, so that its old value and its new one are known before rows are looked up
+    (`compute.lookups`).
 
     >>> from strandline.algebra.scalar import scalar, text
     >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`", "`b` < `a` / INTERVAL '1' DAY")

@@ -1,17 +1,10 @@
-"""Rule: all but joins and stateful nodes are linear: their updates are they themselves, over updates.
+"""Rule: the updates of joins and of linear nodes, which are all but joins and stateful nodes.
 
-Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it
-vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
+The updates of a linear node are the same node over the updates of its input.  Each function returns a step plan;
+`updates` returns None for a subtree that cannot change in the window, so that it vanishes from the plan.
+``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
 
 Source: D. McSherry et al., "Differential dataflow", CIDR 2013.
-
-Rule: the updates of an n-ary inner join are Σ over its inputs i of new₁ ⋈ … ⋈ newᵢ₋₁ ⋈ Δᵢ ⋈ oldᵢ₊₁ ⋈ … ⋈ oldₙ.
-
-The sum telescopes: term i is what the join becomes when input i moves from old to new, those before it having moved
-already.  No intermediate state is kept.  Inputs that cannot change give no term.  In a first step every old side is
-empty, so that only the last term is left, and in it new = Δ.
-
-Trap: with the same phase on both sides of i (old ⋈ Δ and Δ ⋈ old), changes of two inputs that meet are lost.
 """
 
 from __future__ import annotations
@@ -41,7 +34,15 @@ def join_updates(
     updates: Callable[[Node, Window], Node | None],
     at: Callable[[Node, Phase, Window], Node],
 ) -> Node | None:
-    """Return the plan of the updates of ``node``; ``updates`` and ``at`` give those and the contents of an input."""
+    """Return the plan of the updates of ``node``; ``updates`` and ``at`` give those and the contents of an input.
+
+    The updates of an n-ary inner join are Σ over its inputs i of new₁ ⋈ … ⋈ newᵢ₋₁ ⋈ Δᵢ ⋈ oldᵢ₊₁ ⋈ … ⋈ oldₙ.  The sum
+    telescopes: term i is the change of the join when input i moves from old to new, those before it having moved
+    already.  No intermediate state is kept.  Inputs that cannot change give no term.  In a first step every old side
+    is empty, so that only the last term is left, and in it new = Δ.
+
+    Trap: with the same phase on both sides of i (old ⋈ Δ and Δ ⋈ old), changes of two inputs that meet are lost.
+    """
     if window.first:
         changes = [updates(below, window) for below in node.inputs]
         present = tuple(change for change in changes if change is not None)

@@ -1,13 +1,6 @@
-"""Rule: how a stage that ends in a stateful node is maintained.
+"""Rule: how a stage that ends in a stateful node is maintained, and the sides of the inputs that it reads.
 
 A rule takes plans (Δ, old, new of its inputs, and what is stored) and returns a plan; it never knows where rows are.
-
-The three sides of an input in a step, and how its frames are called.
-
-A step over ``[lower, upper)`` sees each of its inputs as up to three frames: ``DELTA`` holds the updates of the
-window, ``OLD`` the contents before ``lower`` (their times advanced to ``lower``), ``NEW`` both.  So for each input
-new = old + Δ, as multisets of updates.  The stage's own stored output is one more input, of which only ``OLD`` is
-read.  In a stage's first step nothing is old, so Δ = new, and it is called ``NEW``.
 """
 
 from __future__ import annotations
@@ -25,7 +18,13 @@ _NUMBER: Final = "#"
 
 
 class Phase(Enum):
-    """A side of an input."""
+    """A side of an input.
+
+    A step over ``[lower, upper)`` sees each of its inputs as up to three frames: ``DELTA`` holds the updates of the
+    window, ``OLD`` the contents before ``lower`` (their times advanced to ``lower``), ``NEW`` both.  So for each input
+    new = old + Δ, as multisets of updates.  The stage's own stored output is one more input, of which only ``OLD`` is
+    read.  In a stage's first step nothing is old, so Δ = new, and it is called ``NEW``.
+    """
 
     DELTA = "delta"
     OLD = "old"

@@ -1,48 +1,15 @@
 """The sink of one shard: keeps it equal to what its dataflow desires, even if other processes write there.
 
-`Sink.advance` is given the desired updates of one step.  It mints a description, writes ``desired − persist`` as a
-staged batch, and appends it.  If another writer has appended meanwhile, the sink discards the batch, owes the negation
-of what that writer appended, and mints from the shard's real upper.
+`Sink.advance` is given the desired updates of one step.  It mints a description (`Mint`), writes ``desired − persist``
+as a staged batch, and appends it.  If another writer has appended meanwhile, the sink discards the batch, owes the
+negation of what that writer appended, and mints from the shard's real upper.
 
-That writer may be the sink of a replica, which runs the same dataflow.  Then its certificate (below) describes the
-shard, and the loser compares before it reads anything.  Equal digests over the same inputs: both have appended the same
-fact, and nothing is owed.  Other inputs: the shard holds what this dataflow desired of those, and the sink goes on from
-there.  Different digests over the same inputs: one of the two is wrong, or began with rows that were.  That is a
-conflict, noted in ``disagreed``, and it asks for an audit: until its outcome is appended this sink believes no
-certificate of the shard.
-
-Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, how
-far it had read its inputs, the digest of the shard. On opening, a certificate that still describes the shard means that
-its content is what this dataflow desired of its inputs up to there, and the sink goes on from there without
-recomputing. Otherwise it asks for an *audit*: one full recomputation, diffed against what is stored.
-
-What is read of an input is definite, so it stays what it was.  Only a move (`tick.py`) takes a shard further than its
-inputs are known; so its certificate, and this sink until the inputs have moved too, say that they were read to where
-the move began.
-
-A sink forgets first: before an append it gives up what it believes of the shard, and believes it again once it knows
-the outcome.  So an append that fails, or is cancelled, leaves a sink that is not ``known``; the next step opens it
-again, which looks at the shard, and goes on from what it finds there.
+The sink trusts nothing that it finds in the shard.  Every append records a *certificate*: the dataflow's fingerprint,
+how far it had read its inputs, and the digest of the shard.  If a certificate still describes the shard on opening,
+its content is what this dataflow desired of its inputs up to there, and the sink continues from there without
+recomputing.  Otherwise it asks for an *audit*: one full recomputation, diffed against what is stored.
 
 Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
-Trap: a sink that is not ``known`` must be opened before it is used.
-
-Mint: which batch is to be appended next.
-
-A batch description is ``(lower, upper)``.  It is minted from the frontier of *desired* (how far the dataflow has
-computed) and the upper of the shard itself.  `mint` is the definition, and `Mint` remembers what a sink has minted,
-also while the sink is opened again.  Its law, K1, is asserted at each description:
-
-1. Lowers strictly increase.  The last lower is minted again only if its description was given up and the shard has not
-   moved since: an append whose outcome stayed unknown has then not happened.  If it happens later after all, the
-   shard's own compare-and-set lets one of the two in.
-2. Uppers never decrease.  Where desired itself begins anew, at a certificate or an audit, they begin anew with it.
-3. One description is valid at a time: the next is minted only once the last was appended, lost, or given up.  So no
-   sink keeps state for an older one.
-
-Edges: an empty desired frontier (the dataflow is done) mints a description with the empty upper, which seals the shard;
-a shard whose upper is empty is done and mints nothing; a shard that is ahead of desired mints nothing until desired has
-passed it.
 """
 
 from __future__ import annotations
@@ -64,7 +31,10 @@ from strandline.plane import SIGNIFICANT_DIGITS, Engine, Errors
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The batch to append: it begins at the shard's upper and reaches to where desired is known."""
+    """The batch to append: it begins at the shard's upper and reaches to where desired is known.
+
+    It is minted from the frontier of *desired* (how far the dataflow has computed) and the upper of the shard itself.
+    """
 
     lower: int
     upper: Frontier
@@ -75,6 +45,10 @@ class Description:
 
 def mint(*, allowed: bool, desired: Frontier, shard: Frontier, last_lower: int | None) -> Description | None:
     """Return the next description, or None if there is nothing to append.
+
+    An empty desired frontier (the dataflow is done) mints a description with the empty upper, which seals the shard.
+    A shard whose upper is empty is done and mints nothing.  A shard that is ahead of desired mints nothing until
+    desired has passed it.
 
     >>> mint(allowed=True, desired=Frontier(5), shard=Frontier(3), last_lower=None)
     Description(lower=3, upper=Frontier(at=5))
@@ -99,6 +73,16 @@ def mint(*, allowed: bool, desired: Frontier, shard: Frontier, last_lower: int |
 @dataclass
 class Mint:
     """What one sink has minted for its shard: the last description, and what became of it.
+
+    `mint` is the definition; this remembers what was minted, also while the sink is opened again.  Its law, K1, is
+    asserted at each description:
+
+    1. Lowers strictly increase.  The last lower is minted again only if its description was given up and the shard has
+       not moved since: an append whose outcome stayed unknown has then not happened.  If it happens later after all,
+       the shard's own compare-and-set admits only one of the two.
+    2. Uppers never decrease.  Where desired itself begins anew, at a certificate or an audit, they begin anew with it.
+    3. One description is valid at a time: the next is minted only once the last was appended, lost, or given up.  So
+       no sink keeps state for an older one.
 
     >>> mint = Mint()
     >>> mint.next(allowed=True, desired=Frontier(5), shard=Frontier(3))
@@ -188,7 +172,26 @@ class Writing:
 
 
 class Sink:
-    """The one writer of a view's shard (or of an internal stage's) in this process."""
+    """The one writer of a view's shard (or of an internal stage's) in this process.
+
+    *Another writer* may be the sink of a replica, which runs the same dataflow.  Then its certificate describes the
+    shard, and the loser compares before it reads anything:
+
+    - Equal digests over the same inputs: both have appended the same fact, and nothing is owed.
+    - Other inputs: the shard holds what this dataflow desired of those, and the sink continues from there.
+    - Different digests over the same inputs: one of the two is wrong, or began with rows that were.  That is a
+      conflict, noted in ``disagreed``, and the sink asks for an audit.  Until the outcome of the audit is appended it
+      believes no certificate of the shard.
+
+    *Moves.* What was read of an input is definite and never changes.  Only a move (`tick.py`) takes a shard further
+    than its inputs are known.  So its certificate, and this sink until the inputs have moved too, say that they were
+    read to where the move began.
+
+    *Failures.* Before an append the sink gives up what it knows of the shard, and restores it once it knows the
+    outcome.  So an append that fails, or is cancelled, leaves a sink that is not ``known``; the next step opens it
+    again, which reads the shard and continues from what it finds there.  Trap: a sink that is not ``known`` must be
+    opened before it is used.
+    """
 
     def __init__(self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str) -> None:
         self._engine = engine

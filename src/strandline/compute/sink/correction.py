@@ -1,18 +1,15 @@
-"""The correction buffer: what is desired and not yet in the shard, and the negation of what is there and not desired.
+"""The correction buffer: what is desired and not in the shard, and the negation of what is there and not desired.
 
 In steady state it holds one step's updates for as long as it takes to append them.  After a conflict it also holds the
-negation of what the other wrote.  Its times are those of its updates, or the shard's upper where that is later: when
-the shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.
+negation of what the other wrote.  Its times are those of its updates, or the shard's upper if that is later: when the
+shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.  It
+holds both halves of the shard.
 
 It is bounded: a sink that loses race after race to writers of other rows would add to it each time.  Once it is `full`
 the sink gives it up for an audit, which owes just two things: all that is desired, and the negation of all that is
 stored.
 
-Both halves of the shard are in it, side by side.
-
-Disagreements of replicas: two of them computed different contents of one shard from the same inputs.
-
-One of the two is wrong, and neither can know which: who has commanded both finds out (`controller/asking`).
+If two replicas computed different contents of one shard from the same inputs, that is a `Disagreement`.
 """
 
 from __future__ import annotations
@@ -102,6 +99,9 @@ class Disagreement(msgspec.Struct, frozen=True):
     to.  ``afresh``: before ``lower`` nothing vouched for the shard, so both had to recompute all of it.  ``audited``:
     this sink had done so anyway, since it disagreed before.  ``by``: the name of the writer that has appended
     ``[lower, upper)``; empty: more than one has, or it is not known.
+
+    One of the two replicas is wrong, and neither can know which: the process that commands both finds out
+    (`controller/asking`).
     """
 
     lower: Frontier

@@ -1,4 +1,4 @@
-"""Errors of Spark and of the machine translated into our own, and frames that fail with these in users' hands.
+"""Errors of Spark and of the machine translated into our own, and the frames that are handed out to users.
 
 The remedy must not depend on the component that failed.  The caller retries after a full disk or a lost executor, as
 after an error of a store.  It does not retry after a damaged part, or a row that fails to evaluate.  See
@@ -8,7 +8,7 @@ The classes of what was thrown, Spark's conditions and their SQLSTATEs (`causes`
 outside in, the first that is known decides.  A message decides nothing, because it quotes the rows.  So a row that
 holds the words of a full disk is a row that fails.  Rows with an unknown error are tried apart (`Unsettled`).
 
-`hand_out` gives users plain DataFrames that hold what they read as long as they live, and that raise our errors.
+`hand_out` gives users plain DataFrames that hold what they read for as long as they live.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
-"""What planning one view knows: the catalog, Spark's opinion, the names given and the types learned so far.
+"""What planning one view knows: the catalog, Spark's answers, the names given and the types learned so far.
 
-Names: which column of a FROM clause a name in the query means.
+A plan's columns have unique names, so every name of the author's is translated once, here: `Scope` finds the column of
+a FROM clause that a name means.  A name that is not found, or not unique, is `Unplanned`: Spark has already accepted
+the query, so our resolution of names is what fails.
 
-A plan's columns have unique names, so every name of the author's is translated once, here.  The rules are Spark's:
-case does not count; a qualified name is looked for before a field of a struct; the columns of USING are one column
-when they are not qualified.  A name that is not found, or not unique, is `Unplanned`: Spark has already accepted the
-query, so it is our resolution that falls short.
+Spark is the authority on types and functions (`Analyst`).  The planner asks it for the schema of what the author
+wrote, for the types it needs on the way, and in the end for the schema of what it made of it.
 
-Spark's opinion, as the planner sees it: names and types of a query over empty relations.
-
-Spark is the authority on types and functions.  The planner asks it for the schema of what the author wrote, for the
-types it needs on the way, and in the end for the schema of what it made of it; a test may answer in Spark's place.
-
-Queries composed as trees: the SELECT of what is recomputed, over relations whose names are ours.
-
-The names of these relations are reserved, so that none can hide a relation of the author's.
+Queries of our own are composed as trees (`select`, `relation`), over relations with reserved names, so that none can
+hide a relation of the author's.
 """
 
 from __future__ import annotations
@@ -72,7 +66,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a FROM clause offers: all columns by qualified name, and those that ``*`` and plain names see, in order."""
+    """What a FROM clause offers: all columns by qualified name, and those that ``*`` and plain names see, in order.
+
+    The rules are Spark's: case does not count; a qualified name is looked for before a field of a struct; the columns
+    of USING are one column when they are not qualified.
+    """
 
     qualified: tuple[Field, ...] = ()
     plain: tuple[Field, ...] = ()
@@ -138,7 +136,10 @@ T = TypeVar("T")
 
 
 class Analyst(Protocol):
-    """Analyses queries; runs none."""
+    """Analyses queries; runs none.
+
+    It gives the names and types of a query over empty relations.  A test may answer in Spark's place.
+    """
 
     @property
     def functions(self) -> frozenset[str]:

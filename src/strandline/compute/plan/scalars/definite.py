@@ -1,17 +1,11 @@
-"""Law D at the door: refuse a query whose value is not a function of its inputs.
+"""Law D at definition: refuse a query whose value is not a function of its inputs.
 
-The lists are `sql.INDEFINITE` and `DEFINITE`; here is where each entry counts: anywhere,
-except an array that is sorted at once, a list whose order is given, and a positional function inside a window (the
-planner completes both orders).
-What the text cannot tell, Spark's analysis of it tells (`algebra.scalar`): whether ``user`` is a column, whether a text
-becomes a time, what a collation calls equal.
+The lists of functions are `sql.INDEFINITE`, with reasons, and `DEFINITE`; a function on neither list is refused.  This
+module says where each entry counts: anywhere, with three exceptions: an array that is sorted at once, a list whose
+order is given, and a positional function inside a window (the planner completes both orders).
 
-The functions of Spark that may stand in a view: each is a function of its arguments, or of the multiset of rows.
-
-Made from ``SHOW FUNCTIONS`` of Spark 4.3 without the operators and without `sql.INDEFINITE`, after each name had
-been looked at; Spark's own flag says too little (`first`, `mode` and `max_by` call themselves deterministic).  A test
-compares both lists with the Spark in use, so that a function that a new Spark brings is unlisted until it has been
-looked at, and refused until then.
+Spark's analysis shows what the text cannot (`algebra.scalar`): whether ``user`` is a column, whether a text becomes a
+time, which texts a collation treats as equal.
 """
 
 from __future__ import annotations
@@ -40,6 +34,11 @@ from strandline.compute.plan.sql import (
 )
 from strandline.errors import DefinitionError, Position
 
+# The functions of Spark that may stand in a view: each is a function of its arguments, or of the multiset of rows.
+# Made from ``SHOW FUNCTIONS`` of Spark 4.3 without the operators and without `sql.INDEFINITE`, after each name had
+# been looked at; Spark's own flag says too little (`first`, `mode` and `max_by` call themselves deterministic).  A
+# test compares both lists with the Spark in use, so a function that a new Spark brings is refused until it has been
+# looked at.
 DEFINITE: Final = frozenset(
     """
     abs acos acosh add_months aes_decrypt aggregate and any approx_count_distinct approx_top_k_estimate array

@@ -1,13 +1,6 @@
-"""Expressions of the author's turned into expressions over the plan's columns.
+"""Expressions of the author's turned into expressions over the plan's columns, and equal keys of joins.
 
 Both are sqlglot trees; in an expression over the plan's columns each `exp.Column` is a quoted name alone.
-
-Equalities of two sides, in the type in which Spark compares them.
-
-Spark casts values of unequal types before it compares them, and several values of one type may become one value of the
-other: the texts ``1`` and ``01`` one integer, neighbouring integers one double.  So equality with a value of the other
-type does not tell values of one's own type apart, and the distinct values of a side are those of the cast.  Spark is
-asked for the type.
 """
 
 from __future__ import annotations
@@ -120,6 +113,11 @@ def sides(context: Context, join: Join, *, grouped: bool = False) -> tuple[Equal
     """Return the `oriented` keys of a join, with types that are alike.
 
     ``grouped``: the second input is a scalar subquery's, which aggregates the rows with one key.
+
+    Spark casts values of unequal types before it compares them, and several values of one type may become one value of
+    the other: the texts ``1`` and ``01`` one integer, neighbouring integers one double.  So equality with a value of
+    the other type does not tell values of one's own type apart, and the distinct values of a side are those of the
+    cast.  Spark is asked for the type.
 
     Raises:
         Unplanned: no collection can hold the type in which Spark compares two sides, or Spark groups by another.

@@ -1,15 +1,9 @@
-"""ORDER BY … LIMIT: a top-k over the plan of what it orders; its ties are broken by the whole row (law D).
+"""Orders made definite (law D): ORDER BY … LIMIT, windows, and lists WITHIN GROUP.
 
-It shows its keys too, so that they are stored with the rows.
-
-Which windows and lists look at the order of rows, and for which of them no order matters.
-
-Orders made definite (law D): rows that a window's ORDER BY does not tell apart are ordered by all their columns.
-
-What is listed WITHIN GROUP is ordered by itself in the end: equal texts may come in any order.
-
-A function that looks at positions needs that order.  Where the frame ends with the peers of the current row (RANGE, the
-default), the order must not shrink the frame: the last of all peers is asked for, not the row itself.
+ORDER BY … LIMIT is a top-k over the plan of what it orders (`top`).  Rows that an ORDER BY does not tell apart are
+ordered by all their columns: the ties of a LIMIT are broken by the whole row, and so are those of a window whose
+function looks at positions.  A list WITHIN GROUP is ordered by its own texts in the end: equal texts may come in any
+order.  For all other windows and lists no order matters.
 """
 
 from __future__ import annotations
@@ -260,6 +254,8 @@ def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: 
     """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys``.
 
     The keys are over the columns of ``planned.node``; those that are not outputs are there for the keys only.
+
+    Its plan shows its keys too, so that they are stored with the rows.
     """
     kept = tuple(dict.fromkeys(planned.columns))
     order = exp.Order(expressions=[*keys, *ascending(kept)])
@@ -355,7 +351,11 @@ _WHOLE: Final = exp.WindowSpec(
 
 
 def complete_windows(expression: exp.Expr, columns: Iterable[str]) -> exp.Expr:
-    """Return ``expression`` with the windows that look at positions ordered by all ``columns`` in the end."""
+    """Return ``expression`` with the windows that look at positions ordered by all ``columns`` in the end.
+
+    If the frame ends with the peers of the current row (RANGE, the default), the order must not shrink the frame: it
+    then ends with the last of all peers, not with the row itself.
+    """
     names = list(columns)
 
     def complete(node: exp.Expr) -> exp.Expr:
