@@ -14,7 +14,7 @@ from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Opaque, 
 from strandline.algebra.scalar import Faithful, scalar
 from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.explain import explain
-from strandline.compute.plan import sql as dialect
+from strandline.compute.plan import sql as sql_module
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.view import plan_view
 from strandline.compute.stage import rehearse, split
@@ -240,7 +240,7 @@ def test_a_rewrite_by_the_parser_is_seen_and_the_authors_own_text_is_recomputed(
 ) -> None:
     """Damage: a mistake of the parser's is a wrong answer that nothing compares with what the author wrote."""
     wrong = {"ARRAY_CONSTRUCTORS": SparkParser.ARRAY_CONSTRUCTORS, "TERM": SparkParser.TERM | {TokenType.DASH: exp.Add}}
-    monkeypatch.setattr(dialect, "REMEMBERED_MAX", -1)  # what either parser reads is not for the other
+    monkeypatch.setattr(sql_module, "REMEMBERED_MAX", -1)  # what either parser reads is not for the other
     monkeypatch.setattr(Faithful.Parser, planted, wrong[planted])
     laboratory.forget(sql)
     view = laboratory.plan(sql)

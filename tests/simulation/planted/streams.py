@@ -15,7 +15,6 @@ from strandline.frontier import Frontier
 from strandline.persist.handles.register import Named, Names
 from strandline.persist.shard.state import ShardState
 from strandline.persist.together import multi, stream, unsealed
-from strandline.persist.together import unsealed as line
 from strandline.persist.together.transactions import Transactions
 from strandline.persist.together.unsealed import Outcome, Pour, Poured, Seal, Write
 
@@ -26,7 +25,7 @@ bug = registrar(BUGS)
 # ---- the line of calls -----------------------------------------------------------------------------------------------
 
 
-@bug("seals overtake the writes that were called before them", (line.Line, "_next"))
+@bug("seals overtake the writes that were called before them", (unsealed.Line, "_next"))
 def seals_first(self: Any) -> Any:
     """Do what seals first."""
     calls = sorted(self._calls, key=lambda call: not isinstance(call.step, Seal))
@@ -35,10 +34,10 @@ def seals_first(self: Any) -> Any:
     return _next(self)
 
 
-_next = line.Line._next
+_next = unsealed.Line._next
 
 
-@bug("a run that gets no answer is given up, and the line goes on", (line.Line, "drive"))
+@bug("a run that gets no answer is given up, and the line goes on", (unsealed.Line, "drive"))
 async def failed_run_skipped(self: Any, call: Any = None) -> None:
     """Forget what could not be done."""
     try:
@@ -48,7 +47,7 @@ async def failed_run_skipped(self: Any, call: Any = None) -> None:
         raise
 
 
-_drive = line.Line.drive
+_drive = unsealed.Line.drive
 
 
 @bug("a call counts as done when it is sent, not when it is durable", (stream._Commit, "_stage"))
@@ -63,7 +62,7 @@ async def settled_when_sent(self: Any) -> None:
 _stage = stream._Commit._stage
 
 
-@bug("a write that is refused and not awaited is lost without a word", (line.Line, "finish"))
+@bug("a write that is refused and not awaited is lost without a word", (unsealed.Line, "finish"))
 async def stopped_in_silence(self: Any) -> None:
     """Do what is in line, and look at no refusal."""
     await self.drive()

@@ -18,7 +18,6 @@ from unittest import mock
 from strandline.persist.handles import read, register, write
 from strandline.persist.shard import machine, state, trace
 from strandline.persist.together import transactions, unsealed
-from strandline.persist.together import unsealed as line
 from strandline.persist.upkeep import collect, compact
 
 
@@ -48,7 +47,7 @@ LIMITS: Final = (
 )
 STREAM_LIMITS: Final = (
     *(limit for limit in LIMITS if limit.name in {"SCAN_LIMIT", "WRITERS_MAX", "TIDY_EVERY", "INLINE_SHARD_BYTES_MAX"}),
-    Limit("RUN_CALLS_MAX", (line,), (256, 2, 1)),
+    Limit("RUN_CALLS_MAX", (unsealed,), (256, 2, 1)),
 )
 
 
