@@ -341,8 +341,8 @@ TOO_DEEP: Final = "it is nested too deep"
 NAME_CHARS_MAX: Final = 50_000
 """That parser takes no longer names of fields, of columns or not, and has no setting for it."""
 LONG_NAME: Final = f"it has a field whose name has more than {NAME_CHARS_MAX} characters"
-# The error of an undecodable record is a JSON object ``{"file", "line", "reason", "raw"}`` (a reader may write plain text instead).
-# An undecodable record that upstream takes back is an error too: its reason begins with `TAKES_BACK`.
+# The error of an undecodable record is a JSON object ``{"file", "line", "reason", "raw"}`` (a reader may write plain
+# text instead).  An undecodable record that upstream takes back is an error too: its reason begins with `TAKES_BACK`.
 TAKES_BACK: Final = "it takes back a record that is not here: "
 RAW_CHARS_MAX: Final = 4_096
 """How much of an undecodable record an error holds."""
