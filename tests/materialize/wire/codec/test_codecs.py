@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.materialize.wire.codec.samples import SAMPLES
 
 from strandline.errors import ProtocolViolation
-from strandline.materialize.wire import codec as json_fields
+from strandline.materialize.wire import codec as codec_module
 from strandline.materialize.wire.codec import Checkpoint, Codec, JsonCodec, ProtoCodec, Request, Response, said
 
 CODECS: list[Codec] = [ProtoCodec(), JsonCodec()]
@@ -292,5 +292,5 @@ def test_a_message_says_one_thing() -> None:
 def test_other_durations_are_refused(text: str) -> None:
     """Damage: a template's interval becomes another one."""
     kind = Request.DESCRIPTOR.file.pool.FindMessageTypeByName("strandline.flow.Duration")
-    with pytest.raises(json_fields.Unreadable):
-        json_fields.read(message_factory.GetMessageClass(kind)(), json.dumps(text).encode())
+    with pytest.raises(codec_module.Unreadable):
+        codec_module.read(message_factory.GetMessageClass(kind)(), json.dumps(text).encode())

@@ -9,7 +9,6 @@ import pytest
 
 from strandline.errors import Unavailable
 from strandline.sources.readers.postgres import psycopg_server
-from strandline.sources.readers.postgres import psycopg_server as portions
 
 
 class Connection:
@@ -54,7 +53,7 @@ def test_messages_are_given_as_they_come() -> None:
         given += len(messages)
 
     assert psycopg_server._fetched(connection, take) == given == 100  # type: ignore[arg-type]
-    assert most <= (portions.BYTES_MAX >> 20) + 1
+    assert most <= (psycopg_server.BYTES_MAX >> 20) + 1
 
 
 def test_a_peek_that_is_given_up_ends_its_statement() -> None:
@@ -66,4 +65,4 @@ def test_a_peek_that_is_given_up_ends_its_statement() -> None:
 
     with pytest.raises(Unavailable):
         psycopg_server._fetched(connection, take)  # type: ignore[arg-type]
-    assert (connection.open, connection.asked) == (False, (portions.BYTES_MAX >> 20) + 1)
+    assert (connection.open, connection.asked) == (False, (psycopg_server.BYTES_MAX >> 20) + 1)
