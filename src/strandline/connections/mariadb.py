@@ -34,7 +34,7 @@ An operator may set them otherwise: with another ``time_zone`` a time is moved, 
 left out of what `verify` reads.
 """
 
-DENIALS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
+DENIALS: Final = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1370, 1698})
 """What the server says if a privilege, a password or a database is missing."""
 
 

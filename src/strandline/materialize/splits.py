@@ -257,7 +257,8 @@ class Splits:
 
     async def _round(self) -> None:
         """Bring every split to where the collections are now."""
-        upto = await complete(self._feeds)
+        # What was cut off is done again at once, whatever the schedule says: a part of it is there.
+        upto = max(await complete(self._feeds), *(task.replays_to for task in self._tasks.values()))
         positions = {task.status.position for task in self._tasks.values()}
         if min(positions) >= upto:
             return

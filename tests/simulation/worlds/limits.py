@@ -35,7 +35,7 @@ LIMITS: Final = (
     Limit("WRITERS_MAX", (state, unsealed), (64, 64, 5, 1)),
     Limit("KEEP_VERSIONS", (register,), (64, 2, 1)),
     Limit("TIDY_EVERY", (transactions,), (64, 6, 1)),
-    Limit("TOKEN_LIFE_MS", (transactions, transactions), (900_000, 900_000, 2)),
+    Limit("TOKEN_LIFE_MS", (transactions,), (900_000, 900_000, 2)),
     Limit("APPLY_RETRIES_MAX", (transactions,), (64, 1)),
     Limit("ROLLUPS_ENOUGH", (collect,), (3, 2)),
     Limit("LEFT_OUT_MAX", (machine,), (512, 1)),

@@ -61,6 +61,8 @@ def login(owners: Sequence[str], tried: Login) -> Iterator[Finding]:
     except ConfigError as error:
         yield wrong("login", f"{users}: {error}", "correct the option, or let this user read the file")
         return
+    except Exception as error:  # noqa: BLE001 - of a strange server or password, and its text may show a part of one
+        outcome = Unanswered(type(error).__name__)
     match outcome:
         case None:
             yield ok("login", f"{users}: {tried.place} lets {tried.who} in")

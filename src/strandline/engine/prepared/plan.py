@@ -18,7 +18,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +32,8 @@ from strandline.persist.handles.contents import StageRequest
 
 AS_RDD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 """Arrow data of more bytes than this becomes an RDD, and not a relation that holds its rows for ever."""
+_LENGTH: Final = struct.Struct(">i")
+"""What stands before the bytes of a record batch."""
 
 
 class Leaves:
@@ -104,7 +106,7 @@ class Leaves:
                 filled.append(leaf)
                 (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
                 written = batch.serialize()
-                file.write(struct.pack(">i", written.size))
+                file.write(_LENGTH.pack(written.size))
                 file.write(written)
             file.flush()
             partitions = self._read(self._context, file.name, len(filled)).rdd().partitions() if filled else None
@@ -135,7 +137,7 @@ class Leaves:
             replaced.add(child)
         return plan.withNewChildren(self._as_scala(replaced).toSeq())
 
-    def run(self, rdds: Sequence[Any]) -> list[list[memoryview]]:
+    def run(self, rdds: Sequence[Any]) -> list[list[bytes]]:
         """Return the record batches of each of ``rdds``, which have one partition each, computed in this thread."""
         array = self._array(self._rdd, 2 * len(rdds))
         for position, rdd in enumerate(rdds):
@@ -157,7 +159,7 @@ class Leaves:
                     self._write(whole.iterator(partition, task), stream)
                 finally:
                     stream.close()
-                return list(_parts(memoryview(file.read())))
+                return list(_parts(file))
         finally:
             task.markTaskCompleted(self._none())
             memory.cleanUpAllAllocatedMemory()
@@ -189,15 +191,13 @@ def _instance(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-def _parts(written: memoryview) -> Iterator[list[memoryview]]:
+def _parts(file: IO[bytes]) -> Iterator[list[bytes]]:
     """Yield the record batches of one RDD after another.  Each batch stands behind its length; none ends an RDD's."""
-    batches, position = list[memoryview](), 0
-    while position < len(written):
-        (length,) = struct.unpack_from(">i", written, position)
-        position += 4
+    batches = list[bytes]()
+    while head := file.read(_LENGTH.size):
+        (length,) = _LENGTH.unpack(head)
         if length:
-            batches.append(written[position : position + length])
-            position += length
+            batches.append(file.read(length))  # bytes of its own: Arrow's numbers have to lie at multiples of eight
         else:
             yield batches
             batches = []
@@ -247,7 +247,7 @@ class Prepared:
     batches: Any
     """A `JavaRDD` of the result's record batches, of one partition."""
 
-    def table(self, batches: Sequence[memoryview]) -> pa.Table:
+    def table(self, batches: Sequence[bytes]) -> pa.Table:
         """Return the result whose record batches are ``batches``."""
         found = [pa.ipc.read_record_batch(pa.py_buffer(batch), self.schema) for batch in batches]
         return pa.Table.from_batches(found, self.schema)

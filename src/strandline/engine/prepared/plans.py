@@ -288,7 +288,7 @@ class Plans:
         leaves = self._leaves
         leaves.exchange([(leaf, run.tables[name]) for run in runs for name, leaf in run.plan.leaves.items()])
         self.counters.shares += len(shares)
-        found: dict[int, list[memoryview]] = {}
+        found: dict[int, list[bytes]] = {}
         lists = self._workers.map(lambda share: leaves.run([run.plan.batches for run in share]), shares)
         for share, batches in zip(shares, lists, strict=True):
             found |= dict(zip((run.position for run in share), batches, strict=True))

@@ -121,9 +121,12 @@ class RedisResource:
 def _log_in(at: RedisEndpoint) -> Refused | Unanswered | None:
     import redis
     from redis import exceptions
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
+    once = Retry(NoBackoff(), 0)
     try:
-        with redis.Redis(**at.parameters(LOGIN_SECONDS_MAX)) as client:
+        with redis.Redis(**at.parameters(LOGIN_SECONDS_MAX), retry=once) as client:
             client.ping()
     except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
         return Refused(first_line(error))
