@@ -15,9 +15,13 @@ import mariadb_server as mariadb
 import redis_server as redis
 from kafka_server import PASSWORD, USER, KafkaServer
 from postgres_server import PostgresServer
+from strandline.cli.doctor import servers
 from strandline.cli.doctor.command import examine
 from strandline.cli.doctor.finding import Finding, State
 from strandline.cli.template import create_project
+from strandline.connections.addresses import Address
+from strandline.connections.logins import Login
+from strandline.extras import MARIADB
 
 CANARY = "hunter2-canary"
 
@@ -160,3 +164,15 @@ def test_where_nothing_answers_that_is_said_once(logins: Callable[..., list[Find
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert logins(CANARY, project_of_postgres(port)) == []
+
+
+def test_a_client_that_fails_in_its_own_way_ends_no_other_check(hanging_up: int) -> None:
+    """Damage: a password with a sign that the client cannot send ends `doctor`, and shows a part of the password."""
+
+    def attempt() -> None:
+        f"{CANARY}€".encode("latin-1")
+
+    tried = Login("MariaDB", "user 'secret'", (), [Address("127.0.0.1", hanging_up)], MARIADB, attempt)
+    (found,) = servers.login(["connection 'c'"], tried)
+    assert found.state is State.WRONG
+    assert found.found == "connection 'c': MariaDB cannot be asked by user 'secret' (UnicodeEncodeError)"

@@ -40,10 +40,10 @@ async def caught_up_with_a_page(self: Machine) -> None:
         self.adopt(self._replay(now, versions))
 
 
-@bug("a token that may be forgotten is taken for one that is new", (transactions, "expires"))
-def late_token_taken_for_new(_: str) -> float:
+@bug("a token that may be forgotten is taken for one that is new", (transactions, "too_late"))
+def late_token_taken_for_new(_token: str, _upper: int) -> bool:
     """Remember tokens for as long as is said, and commit them for ever."""
-    return float("inf")
+    return False
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

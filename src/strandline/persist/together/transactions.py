@@ -128,6 +128,11 @@ def expires(token: str) -> float:
     return int(date) + TOKEN_LIFE_MS if at and date.isascii() and date.isdigit() else float("inf")
 
 
+def too_late(token: str, upper: int) -> bool:
+    """Tell whether a ledger up to ``upper`` may have forgotten a token that was used."""
+    return expires(token) <= upper
+
+
 def _put(entries: dict[Any, Any], key: Any, value: Any, count: int) -> None:
     if count > 0:
         entries[key] = value
@@ -324,7 +329,7 @@ class Transactions:
             upper = _at(state.upper)
             if token is not None and token in known.tokens:
                 return CommittedAt(known.tokens[token])
-            if token is not None and expires(token) <= upper:
+            if token is not None and too_late(token, upper):
                 raise InvalidUsage(
                     f"token {token!r} comes too late: tokens are kept for {TOKEN_LIFE_MS // 60_000} minutes, so "
                     "whether it was committed is no longer known; look, and use a new token"

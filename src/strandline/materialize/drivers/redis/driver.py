@@ -220,13 +220,14 @@ class RedisSession:
         await to_its_end(self._server.close)
 
     def _begin(self, spec: MaterializationSpec) -> None:
+        resources.require_owned(self._server, spec)  # before the fences of whose the keys are
         self._left = begin(self._server, spec, self._range)
         if self._exact:
             filled = (binding for binding in self._bindings if not binding.gives_up)
             self._fences = tuple(take(self._server, binding, self._range) for binding in filled)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]
             self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
-        resources.require_owned(self._server, spec)  # after the token: a session that takes the keys now refuses it
+        resources.require_owned(self._server, spec)  # and after the token: a session that takes the keys now refuses it
         if self._noted_under:  # else nothing was committed since ranges were joined
             resources.require_kept(self._server, self._bindings, self._noted_under, self._committed)
 
