@@ -31,6 +31,8 @@ PLACES = ("src", "tests", "tools", "docs", ".ci")
 PATH = re.compile(r"(?<![\w./*<>{}$~-])((?:[\w.-]+/)*[\w-]+\.(?:py|md))(?![\w/*])")
 LINK = re.compile(r"\]\(([^)#:\s]+)\)")
 ROOM = re.compile(r"`((?:[a-z_]+/){2,})`")
+IN_THE_PACKAGE = re.compile(r"`(([a-z_]+)(?:/[a-z_]+)+)`")
+"""A room or module of the package by its path, without an ending."""
 DOTTED = re.compile(
     r"(?<![\w.`/-])(strandline(?:\.[A-Za-z_]\w*)+)(?![\w/])|(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)"
 )
@@ -147,6 +149,10 @@ def stale(text: str, room: Path) -> Iterator[str]:
     for hit in ROOM.finditer(text):
         if not any((root / hit.group(1)).is_dir() for root in roots):
             yield hit.group(1)
+    for hit in IN_THE_PACKAGE.finditer(text):
+        place = PACKAGE / hit.group(1)
+        if hit.group(2) in rooms() and not (place.is_dir() or place.with_suffix(".py").is_file()):
+            yield hit.group(1)
     for hit in DOTTED.finditer(text):
         dotted = hit.group(1) or hit.group(2)
         first, last = dotted.partition(".")[0], dotted.rpartition(".")[2]
@@ -185,6 +191,7 @@ def rooms_of(text: str) -> set[str]:
     return set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*)`", " ".join(rows)))
 
 
+@cache
 def rooms() -> set[str]:
     """Return the package's rooms, and the rooms in them."""
     packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
@@ -206,6 +213,7 @@ def test_the_map_has_every_room() -> None:
         "its own file (`no_such_file.py`)",
         "[the map](docs/no_such_page)",
         "rooms: `persist/no_such_room/`",
+        "readers (`sources/readers/no_such_reader`)",
         "Made by `strandline.environment.core.Core`.",
         "the facade is strandline.no_such_module",
         "Reads as `materialize.feed.Feeder` says.",
