@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import SECRET, Address, of_hosts
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user, values
 from strandline.options import FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret, revealed
 
@@ -76,7 +76,7 @@ class KafkaConnection:
 
     def login(self) -> Login:
         """See `LogsIn`: the cluster is asked for its topics."""
-        given = tuple(getattr(self, each.name) for each in fields(KafkaConnection))
+        given = values(self, KafkaConnection)
         place = f"Kafka at {self.servers}"
         return Login(place, user(self.user), given, self.addresses(), extras.KAFKA, partial(_log_in, self))
 

@@ -6,8 +6,8 @@ To try one is to connect, to log in, and to ask one thing that changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Protocol, runtime_checkable
 
 from strandline.connections.addresses import Address
 
@@ -53,6 +53,11 @@ class LogsIn(Protocol):
     def login(self) -> Login:
         """Return who logs in with them."""
         ...
+
+
+def values(options: object, of: type[Any]) -> tuple[Hashable, ...]:
+    """Return the values that ``options`` have of the dataclass ``of``, which they may be more than."""
+    return tuple(getattr(options, each.name) for each in fields(of))
 
 
 def user(name: str | None) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import ssl
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import SECRET, Address
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user, values
 from strandline.connections.postgres import PORT
 from strandline.errors import ConfigError
 from strandline.options import PLACE, one_of, option
@@ -76,7 +76,7 @@ class MariaDBConnection:
 
     def login(self) -> Login:
         """See `LogsIn`."""
-        given = tuple(getattr(self, each.name) for each in fields(MariaDBConnection))
+        given = values(self, MariaDBConnection)
         return Login(self.place, user(self.user), given, self.addresses(), extras.MARIADB, partial(_log_in, self))
 
     def parameters(self, settings: str) -> Mapping[str, Any]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import SECRET, Address
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user, values
 from strandline.errors import first_line
 from strandline.options import PLACE, Kind, one_of, option
 from strandline.store.postgres_forms import FORMS
@@ -83,7 +83,7 @@ class PostgresConnection:
 
     def login(self) -> Login:
         """See `LogsIn`."""
-        given = tuple(getattr(self, each.name) for each in fields(PostgresConnection))
+        given = values(self, PostgresConnection)
         return Login(self.place, user(self.user), given, self.addresses(), extras.POSTGRES, partial(_log_in, self))
 
     def parameters(self, settings: Mapping[str, str]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.cli.doctor import machine, places, servers
 from strandline.cli.doctor.finding import Finding, State, missing, ok, wrong
@@ -15,7 +15,6 @@ from strandline.cli.doctor.places import Needed, needed
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
 from strandline.connections.addresses import Address, Reaching
-from strandline.connections.logins import Login
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.errors import ConfigError, DefinitionError
@@ -26,6 +25,7 @@ from strandline.wiring.locations import ConsensusPlace, Location, consensus_of, 
 AT_ONCE_MAX: Final = 16
 """So many checks wait at a time: most of them for an answer."""
 Check = Callable[[], Iterable[Finding]]
+T = TypeVar("T")
 
 
 def doctor(root: Path | None, output: Output) -> Exit:
@@ -76,18 +76,18 @@ def _of_items(items: list[Needed]) -> Iterator[Check]:
     if references > lost:
         yield lambda: [ok("references", f"{references - lost} lead to values, which are not shown")]
     yield lambda: _extras((each.owner, extra) for each in items for extra in each.extras)
-    users: dict[Address, list[str]] = {}
-    for each in items:
-        for address in each.addresses:
-            users.setdefault(address, []).append(each.owner)
-    for address, owners in users.items():
+    for address, owners in _owners((each.owner, address) for each in items for address in each.addresses).items():
         yield _server(address, owners)
-    parties: dict[Login, list[str]] = {}
-    for each in items:
-        for login in each.logins:
-            parties.setdefault(login, []).append(each.owner)
-    for login, owners in parties.items():
+    for login, owners in _owners((each.owner, login) for each in items for login in each.logins).items():
         yield partial(servers.login, owners, login)
+
+
+def _owners(needs: Iterable[tuple[str, T]]) -> dict[T, list[str]]:
+    """Return who needs each thing, by the thing."""
+    found: dict[T, list[str]] = {}
+    for owner, need in needs:
+        found.setdefault(need, []).append(owner)
+    return found
 
 
 def _server(address: Address, owners: list[str]) -> Check:
@@ -95,10 +95,7 @@ def _server(address: Address, owners: list[str]) -> Check:
 
 
 def _extras(wanted: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    users: dict[str, list[str]] = {}
-    for owner, extra in wanted:
-        users.setdefault(extra, []).append(owner)
-    for extra, owners in users.items():
+    for extra, owners in _owners(wanted).items():
         modules = lacking(extra)
         if modules:
             found = f"{extra}: {', '.join(owners)}: the library {modules[0]} is not installed"
