@@ -257,8 +257,7 @@ class Splits:
 
     async def _round(self) -> None:
         """Bring every split to where the collections are now."""
-        # What was cut off is done again at once, whatever the schedule says: a part of it is there.
-        upto = max(await complete(self._feeds), *(task.replays_to for task in self._tasks.values()))
+        upto = await self._upto()
         positions = {task.status.position for task in self._tasks.values()}
         if min(positions) >= upto:
             return
@@ -266,6 +265,13 @@ class Splits:
             for shared in self._shared:
                 await shared.read(min(positions), upto)
         await self._each(lambda task: task.advance(upto))
+
+    async def _upto(self) -> int:
+        """Return where the collections are now, or where a transaction ends that was cut off.
+
+        That one is done again at once, whatever the schedule says: a part of it is at the endpoint.
+        """
+        return max(await complete(self._feeds), *(task.replays_to for task in self._tasks.values()))
 
     async def _each(self, call: Callable[[Task], Awaitable[object]]) -> None:
         """Do something with all splits, side by side; once all have ended, raise what one of them raised."""
@@ -324,9 +330,8 @@ class Splits:
         await self._parts(replace(self._spec, bindings=begun) if begun else self._spec, layout, epoch)
         tasks = self._tasks.values()
         if begun:
-            # What was cut off is done again before its extent is forgotten: a part of it is at the endpoint.
-            ahead = (time for task in tasks for time in (task.status.position, task.replays_to))
-            upto = max(await complete(self._feeds), *ahead)
+            # What was cut off is done again before its extent is forgotten.
+            upto = max(await self._upto(), *(task.status.position for task in tasks))
             await self._each(lambda task: task.settle(upto))
         settled = [task.record for task in tasks]
         # Where the splits do not agree, the binding is gone.

@@ -6,8 +6,9 @@ import asyncio
 from contextlib import suppress
 
 from strandline.frontier import Frontier
-from strandline.materialize.log import peek, register_of
+from strandline.materialize.log import Record, peek, register_of
 from strandline.materialize.schedule import Begun, Pace, Schedule, paced
+from strandline.testing.contracts.drivers.splits_contract import SplitWorld
 from strandline.testing.contracts.drivers.world import World, row
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
@@ -20,8 +21,10 @@ EVERY = 600_000
 class PacedWorld(World):
     """A world whose runtimes keep a schedule."""
 
-    def __init__(self, session: type[KeyValueSession | StagingSession] = KeyValueSession) -> None:
-        super().__init__(MemoryEndpoint(session))
+    def __init__(
+        self, session: type[KeyValueSession | StagingSession] = KeyValueSession, *, fences: bool = True
+    ) -> None:
+        super().__init__(MemoryEndpoint(session, fences=fences))
         self.clock.now = START
         self.lists = list(self.feeds)
         self.pace = Pace(Schedule(EVERY), self.clock)
@@ -32,9 +35,13 @@ class PacedWorld(World):
         self.feeds = list(paced(self.lists, self.pace, self.begun))  # type: ignore[arg-type]
 
     async def begun(self) -> Begun:
-        """Ask the log."""
-        record = await peek(register_of("log/m", self.clock, CountingIds("p"), self.consensus))
-        return Begun.of([record.progress], self.spec.state_keys)
+        """Ask the log, or those of the splits that it names."""
+        whole = await self._record("log/m")
+        records = [await self._record(f"log/m/{share.log}") for share in whole.layout] or [whole]
+        return Begun.of([record.progress for record in records], self.spec.state_keys)
+
+    async def _record(self, key: str) -> Record:
+        return await peek(register_of(key, self.clock, CountingIds("p"), self.consensus))
 
     def write(self, ms: int) -> None:
         """Let time pass, and something change in one collection."""
@@ -48,6 +55,23 @@ class PacedWorld(World):
         kept, self.feeds = self.feeds, self.lists
         self.check(time)
         self.feeds = kept
+
+
+class PacedSplits(PacedWorld, SplitWorld):
+    """Two splits of an endpoint that shows each row at once."""
+
+    splits = 2
+
+    def change(self, ms: int, *changes: tuple[str, int]) -> None:
+        """Let time pass, and each of eight keys get and lose texts."""
+        self.clock.now += ms
+        for key in range(1, 9):
+            self.lists[0].write(self.clock.now - 1, *((row(key, 0.5, text), diff) for text, diff in changes))
+        self.seal(self.clock.now)
+
+    def shown(self) -> set[str]:
+        """Return the texts that a reader of the endpoint sees."""
+        return {each["s"] for each in self.endpoint.rows("Orders")}
 
 
 def test_nothing_is_delivered_before_it_is_due_and_everything_then() -> None:
@@ -124,5 +148,40 @@ def test_a_transaction_that_was_cut_off_is_replayed_at_once_and_the_next_one_wai
             while await once(at, after=after):
                 at += 1
             assert at > 10
+
+    asyncio.run(body())
+
+
+def test_no_part_of_a_transaction_is_seen_alone_until_the_next_one_is_due() -> None:
+    """Damage: a process ends in the middle of a store, and for ten minutes some keys are new and others old."""
+
+    async def crashed(at: int, *, after: bool) -> bool:
+        world = PacedSplits(fences=False)
+        await world.process()
+        runtime = world.runtime()
+        world.change(1, ("old", 1))
+        for _ in range(3):
+            await runtime.advance()
+        await runtime.close()
+        assert world.shown() == {"old"}
+        world.change(EVERY, ("old", -1), ("new", 1))
+        await world.process()
+        plan = CrashPlan(at, after=after)
+        with suppress(Crash):
+            await world.runtime(plan).advance()
+        await world.process()
+        world.clock.now += 1
+        restarted = world.runtime(epoch=2)
+        for _ in range(3):
+            await restarted.advance()
+        await restarted.close()
+        assert world.shown() in ({"old"}, {"new"}), f"crashed {'behind' if after else 'before'} call {at}"
+        return plan.happened
+
+    async def body() -> None:
+        for after in (False, True):
+            at = 1
+            while await crashed(at, after=after):
+                at += 2
 
     asyncio.run(body())
