@@ -62,7 +62,6 @@ class Leaves:
         self._read = jvm.PythonRDD.readRDDFromFile
         self._write = jvm.PythonRDD.writeIteratorToStream
         spark = jvm.org.apache.spark
-        self._as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
         self._memory = _instance(spark.memory, "UnifiedMemoryManager").apply(context._jsc.sc().conf(), 1)  # noqa: SLF001
         self._memory_of = spark.memory.TaskMemoryManager
         self._metrics = spark.executor.TaskMetrics

@@ -220,9 +220,9 @@ class RedisSession:
         await to_its_end(self._server.close)
 
     def _begin(self, spec: MaterializationSpec) -> None:
-        resources.require_owned(self._server, spec)  # before the fences of whose the keys are
         self._left = begin(self._server, spec, self._range)
         if self._exact:
+            resources.require_owned(self._server, spec)  # else it would fence the session of the task that has the keys
             filled = (binding for binding in self._bindings if not binding.gives_up)
             self._fences = tuple(take(self._server, binding, self._range) for binding in filled)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]

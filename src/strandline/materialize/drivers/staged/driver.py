@@ -197,7 +197,7 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     if ours:
         binding.require_newest([state_key_of(seen.owner)])
     empty = not any(piece.rows for piece in seen.pieces)
-    if by is not None and _given_up(table, seen, by) and not (ours and empty):
+    if by is not None and _given_up(table, seen, by, empty=empty) and not (ours and empty):
         ours, by = False, None
     if binding.gives_up and not ours:
         return "", None
@@ -223,11 +223,13 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     return "; ".join(parts), partial(table.own, seen, owner, lacks) if parts else None
 
 
-def _given_up(table: Table, seen: Snapshot, by: str) -> bool:
+def _given_up(table: Table, seen: Snapshot, by: str, *, empty: bool) -> bool:
     """Return whether the binding of task ``by`` that owns a table has emptied it, and fills it no longer."""
     state_key = state_key_of(seen.owner)
-    if not given_up(state_key) or not any(piece.rows for piece in seen.pieces):
-        return given_up(state_key)
+    if not given_up(state_key):
+        return False
+    if empty:
+        return True
     emptied = table.snapshot(writer_of(by, state_key, WHOLE))  # what is there now has come since, if it was
     return emptied is not None and emptied.reached > 0
 
